@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,35 @@ def test_a_connection_that_cannot_be_made_is_told(played: Played, tmp_path: Path
     played.becomes("fails", ssh_double.SAYS["key"])
     with pytest.raises(HostError, match="accepts none of our keys"), Ssh(LocalHost(), "h", tmp_path / "s").connected():
         pytest.fail("there is none")
+
+
+def test_who_inherits_the_clients_words_holds_nobody_up(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ProxyCommand's child outlives the client, and holds its stderr; only the words are waited for."""
+    client, held = tmp_path / "client/ssh", tmp_path / "held"
+    client.parent.mkdir()
+    said = ssh_double.SAYS["refused"]
+    client.write_text(f"#!/bin/sh\necho '{said}' >&2\nsetsid sleep 1000 &\necho $! >{held}\nexit 255\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{client.parent}:{os.environ['PATH']}")
+    ended, waited = threading.Event(), threading.Event()
+
+    def end_it() -> None:
+        if not ended.wait(20):
+            waited.set()
+        os.kill(int(held.read_text()), signal.SIGKILL)
+
+    late = threading.Thread(target=end_it)
+    late.start()
+    try:
+        with pytest.raises(HostError, match="it cannot be reached"), Ssh(LocalHost(), "h", tmp_path / "s").connected():
+            pytest.fail("nobody lets us in")
+    finally:
+        ended.set()
+        late.join()
+    assert not waited.is_set()
+    assert played.asked == []
 
 
 def test_a_socket_that_no_kernel_takes_is_refused(tmp_path: Path) -> None:

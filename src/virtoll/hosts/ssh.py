@@ -7,6 +7,7 @@ bounded, and never trusted.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -164,12 +165,20 @@ class Ssh:
         deadline = time.monotonic() + _CONNECT_S
         while not self.control.exists():  # OpenSSH puts it there when it has logged in
             if process.poll() is not None:
-                said = process.stderr.read(64 * 1024).decode(errors="replace")
-                raise as_error(meaning(self.destination, said))
+                raise as_error(meaning(self.destination, _said(process.stderr.fileno())))
             if time.monotonic() > deadline:
                 what = f"no connection within {_CONNECT_S:g} s"
                 raise HostError(what, where=f"ssh {self.destination}", remedy=f"try it by hand: ssh {self.destination}")
             time.sleep(0.01)
+
+
+def _said(pipe: int) -> str:
+    """What is in a pipe now. Its end need not come: a way through other hosts (ProxyCommand) may hold it."""
+    os.set_blocking(pipe, False)
+    try:
+        return os.read(pipe, 64 * 1024).decode(errors="replace")
+    except BlockingIOError:
+        return ""
 
 
 # -- a directory there --------------------------------------------------------------------------------------------
