@@ -20,6 +20,7 @@ from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.ssh import MADE
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import Client
@@ -170,7 +171,7 @@ def test_an_image_that_is_kept_is_brought_once_for_all_runs(
         run = replace(lab, run_tag=tag)
         with kept.session(run, image), deployed(run, image, kept, tag) as instance:
             assert instance.is_running()
-    assert [path.name for path in Path(played.place).iterdir()] == ["images"]
+    assert {path.name for path in Path(played.place).iterdir()} == {"images", MADE}
     assert [path.name for path in (Path(played.place) / "images").iterdir()] == [image.digest]
     assert len([words for words in played.asked if "--extract" in words[-1]]) == 1
 
@@ -200,6 +201,14 @@ def test_nothing_is_made_in_what_somebody_else_made_meanwhile(
     monkeypatch.setattr(ssh_platform, "look", looked)
     with pytest.raises(HostError, match="is somebody else's"), platform.session(lab, image):
         pytest.fail("it is a link")
+
+
+def test_a_directory_of_the_users_own_stays(played: Played, lab: Lab, image: Image, platform: SshMachine) -> None:
+    Path(played.place).mkdir()
+    with platform.session(lab, image):
+        pass
+    assert played.left == ["virtoll"]
+    assert list(Path(played.place).iterdir()) == []
 
 
 def test_no_room_there_is_told_before_anything_is_brought(

@@ -199,15 +199,23 @@ def test_a_directory_there_is_in_the_ledger_and_goes(played: Played, tmp_path: P
         with pytest.raises(HostError, match="exists already"):
             ledger.keep("ssh-directory", ssh.named(DESTINATION, directory))
     ledger.close()
-    assert played.left == [], "the directory above, too, where nothing else is in it"
+    assert played.left == ["virtoll"], "whoever made the directory above"
+
+
+def test_what_is_above_goes_where_virtoll_made_it(played: Played) -> None:
+    place = Path(played.place)
+    (place / "run-1").mkdir(parents=True)
+    (place / ssh.MADE).touch()
+    ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{place}/run-1"))
+    assert played.left == []
 
 
 def test_what_is_above_stays_where_something_is_kept_in_it(played: Played) -> None:
     place = Path(played.place)
-    for name in ("run-1", "images"):
+    for name in ("run-1", "images", ssh.MADE):
         (place / name).mkdir(parents=True)
     ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{place}/run-1"))
-    assert [path.name for path in place.iterdir()] == ["images"]
+    assert {path.name for path in place.iterdir()} == {"images", ssh.MADE}
 
 
 def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Played) -> None:

@@ -215,8 +215,14 @@ done </proc/mounts
 case $(rm --help 2>&1) in *--one-file-system*) stay=--one-file-system ;; *) stay= ;; esac
 rm -rf $stay -- "$at"
 """
-# Then the directory above, where nothing else is in it.
-_REMOVE = f'{EMPTY}\nrmdir -- "$above" 2>/dev/null || :\n'
+MADE = "made-by-virtoll"  # lies in a directory that virtoll has made to make others in
+# Then the directory above, where it is marked as made by virtoll and nothing else is in it.
+_REMOVE = f"""{EMPTY}
+if [ "$(ls -A -- "$above")" = {MADE} ]; then
+    rm -f -- "$above/{MADE}"
+    rmdir -- "$above" 2>/dev/null || (: >"$above/{MADE}") 2>/dev/null || :
+fi
+"""
 _REMOVE_S = 300.0
 
 

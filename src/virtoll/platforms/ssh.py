@@ -24,7 +24,7 @@ from virtoll.features import FEATURES, Features, Support, no, partly, yes
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.hosts.programs import find
-from virtoll.hosts.ssh import EMPTY, LOST, Ssh, as_error, flaw, is_safe, meaning, named, script
+from virtoll.hosts.ssh import EMPTY, LOST, MADE, Ssh, as_error, flaw, is_safe, meaning, named, script
 from virtoll.images.base import Image
 from virtoll.images.forms import tar_stream
 from virtoll.lab.base import Lab
@@ -44,7 +44,7 @@ _SPARE_BYTES = 64 * 1024**2  # beyond what the image takes, for what the service
 # Somebody else may have made it since it was looked at, in a directory that is everybody's.
 _OWN = """
 umask 077
-[ -d "$1" ] || mkdir -p -m 700 "$1"
+[ -d "$1" ] || { mkdir -p -m 700 "$1"; : >"$1/$3"; }
 [ -O "$1" ] && [ ! -L "$1" ] || { echo "$1 is somebody else's" >&2; exit 1; }
 mkdir -m 700 "$2"
 """
@@ -187,7 +187,7 @@ class SshMachine(Platform):
             if problems := self._problems(machine):
                 raise as_error(problems[0])
             stack.enter_context(lab.ledger.owning("ssh-directory", named(ssh.destination, place)))
-            ssh.run(script(_OWN, self.settings.directory, place))
+            ssh.run(script(_OWN, self.settings.directory, place, MADE))
             if not self._is_there(ssh, self._image(lab, image)):
                 self._bring(lab, ssh, image, machine)
             yield
