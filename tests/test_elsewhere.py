@@ -78,6 +78,21 @@ def test_what_needs_the_lab_or_a_limit_is_refused_with_the_arm(text: str, where:
     assert where in refusals(text)
 
 
+@pytest.mark.parametrize(
+    ("design", "other", "refused"),
+    [
+        ("rotation", "192.0.2.7", True),
+        ("rotation", "ssh://admin@192.0.2.7", True),
+        ("rotation", "root@192.0.2.8", False),
+        ("blocks", "192.0.2.7", False),
+    ],
+)
+def test_two_arms_of_one_machine_do_not_stand_there_at_one_time(design: str, other: str, refused: bool) -> None:
+    second = f'[[arms]]\nplatform = "ssh"\ndestination = "{other}"\ndirectory = "/var/other"\n'
+    found = refusals(f"{SERVED}{second}", top=f'design = "{design}"')
+    assert found == (["design"] if refused else [])
+
+
 def test_servers_side_by_side_are_refused_there() -> None:
     servers = "".join(
         f'[servers.{name}.service]\nname = "{name}"\n[servers.{name}.load]\nname = "http"\n'
