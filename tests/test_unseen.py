@@ -15,6 +15,7 @@ from virtoll.analysis.audit import judged
 from virtoll.cli import main
 from virtoll.record.model import NOT_LIMITED, Arm, Audit
 from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.changes import compare
 from virtoll.report.findings import find
@@ -96,6 +97,15 @@ def test_the_report_is_whole_and_says_so(run: Path) -> None:
     assert f"Not told of {GUEST.label}: the memory that it takes." in told
     assert f"{GUEST.label}: {NOT_LIMITED}, so that what is seen there is what there is." in told
     assert "there are no limits of virtoll's" in told.replace("&#39;", "'")
+
+
+def test_that_its_ratio_is_of_two_machines_is_said_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = f"{GUEST.label}: on a machine of its own, so that a ratio to native is of two machines"
+    (told,) = (sentence for sentence in answer(find(run)) if "two machines" in sentence)
+    assert told.startswith(said)
+    with pytest.raises(SystemExit):
+        main(["advise", str(run)])
+    assert " ".join(capsys.readouterr().out.split()).count(said) == 1
 
 
 @pytest.mark.parametrize("words", [("advise",), ("history",), ("export",)])
