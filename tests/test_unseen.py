@@ -19,6 +19,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.changes import compare
 from virtoll.report.findings import find
+from virtoll.report.sections.cpu import Cpu
 
 GUEST = Arm(
     label="ssh+direct (destination root@192.0.2.7)",
@@ -106,6 +107,19 @@ def test_that_its_ratio_is_of_two_machines_is_said_once(run: Path, capsys: pytes
     with pytest.raises(SystemExit):
         main(["advise", str(run)])
     assert " ".join(capsys.readouterr().out.split()).count(said) == 1
+
+
+def test_a_helper_that_is_not_in_an_arms_cost_is_named(run: Path, tmp_path: Path) -> None:
+    """As OpenVZ's, whose group vzctl makes."""
+    assert not any("without" in sentence for sentence in Cpu().text(find(run)))
+    other = written(tmp_path / "other")
+    lines = [json.loads(line) for line in (other / "trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["trial"]["arm"]["label"] == DOCKER.label:
+            line["facts"]["not_booked"] = "vzctl exec2"
+    (other / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (told,) = (sentence for sentence in Cpu().text(find(other)) if "without" in sentence)
+    assert told.startswith(f"{DOCKER.label}: without vzctl exec2, which stands beside its control group")
 
 
 @pytest.mark.parametrize("words", [("advise",), ("history",), ("export",)])
