@@ -27,10 +27,9 @@ from virtoll.lab.client import Client
 from virtoll.monitor import outside_sources
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.offers import Port
-from virtoll.platforms import ssh as ssh_platform
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.ssh import SshMachine, SshSettings
-from virtoll.platforms.ssh_machine import Machine
+from virtoll.platforms.ssh_machine import Machine, look
 from virtoll.probes.base import Place
 from virtoll.record.model import NOT_LIMITED, Arm, PlannedTrial
 from virtoll.study.limits import Limits
@@ -191,14 +190,12 @@ def test_what_is_made_there_is_in_the_ledger_before(
 def test_nothing_is_made_in_what_somebody_else_made_meanwhile(
     played: Played, lab: Lab, image: Image, platform: SshMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = ssh_platform.look
-
     def looked(*words: Any) -> Machine:
         found = look(*words)
         Path(played.place).symlink_to(played.directory)
         return found
 
-    monkeypatch.setattr(ssh_platform, "look", looked)
+    monkeypatch.setattr("virtoll.platforms.ssh.look", looked)
     with pytest.raises(HostError, match="is somebody else's"), platform.session(lab, image):
         pytest.fail("it is a link")
 
