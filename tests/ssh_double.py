@@ -96,7 +96,17 @@ _DOUBLES = {
     "uname": 'case $1 in -m) cat machine ;; *) exec /usr/bin/uname "$1" ;; esac',
     "df": "cat df",
 }
-_REAL = ("cat", "cp", "ln", "ls", "mkdir", "mv", "nproc", "rm", "rmdir", "sh", "sleep", "tar")
+# All of the machine is in its directory, and its root's: what lies above is any machine's.
+_LISTING = """#!/bin/sh
+case $1 in
+    -ldn) case $3 in
+        {played}/*) {ls} "$@" | {sed} 's/^\\([^ ]* *[0-9]*\\) {user} /\\1 0 /' ;;
+        *) echo "drwxr-xr-x 9 0 0 4096 Jan 1 00:00 $3" ;;
+    esac ;;
+    *) exec {ls} "$@" ;;
+esac
+"""
+_REAL = ("cat", "cp", "ln", "mkdir", "mv", "nproc", "rm", "rmdir", "sh", "sleep", "tar")
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,8 @@ def play(directory: Path, patch: pytest.MonkeyPatch) -> Played:
         found = shutil.which(name)
         assert found is not None
         (programs / name).symlink_to(found)
+    real = {"ls": shutil.which("ls"), "sed": shutil.which("sed")}
+    _write(programs / "ls", _LISTING.format(played=directory, user=os.geteuid(), **real))
     played = Played(directory)
     for what, text in {"uid": "0", "machine": os.uname().machine, "df": DF.format(free=10 * 1024**2)}.items():
         played.becomes(what, text)

@@ -475,6 +475,30 @@ def test_lxcfs_is_known_by_a_limit_of_one_gibibyte_too() -> None:
     assert found["memory_seen"].kind == "explained"
 
 
+SSH = Arm(label="ssh+direct", platform="ssh", network="direct")
+ABROAD = {"cpus_online": "4", "memory_seen": "8000 MiB"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "memory", "kinds"),
+    [
+        ("4 CPU", "8000 MiB", {"explained"}),
+        ("3 CPU", "7999 MiB", {"flagged"}),
+    ],
+)
+def test_a_machine_that_has_just_the_studys_limit_is_not_flagged(quota: str, memory: str, kinds: set[str]) -> None:
+    """Which is what the remedy of the flag asks for."""
+    native = told(cpu_quota=quota, memory_limit=memory, cpus_online="64", memory_seen="64000 MiB")
+    there = {
+        "cpu_quota": "not limited by virtoll: the machine has 4 CPUs",
+        "memory_limit": "not limited by virtoll: the machine has 8000 MiB",
+    }
+    (found,) = judged([(NATIVE, native), (SSH, told(**there, **ABROAD))])
+    of_sizes = [one for one in found.differences if one.key in {*there, *ABROAD}]
+    assert len(of_sizes) == 4
+    assert {one.kind for one in of_sizes} == kinds
+
+
 def test_what_a_container_says_of_its_kernel_explains_nothing() -> None:
     found = differences(DOCKER, told(boot_arguments="forged", kernel="forged", memory_seen="480 MiB"))
     assert {each.kind for each in found.values()} == {"flagged"}

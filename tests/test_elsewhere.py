@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from on_fakes import on_fakes
+from on_fakes import on_fakes, write_study
 from ssh_double import Played, play
 from virtoll.catalogue import catalogue
 from virtoll.cli import main
 from virtoll.errors import Problem, StudyError
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.hosts.local import LocalHost
+from virtoll.images.base import Images
+from virtoll.record.model import PlannedTrial
 from virtoll.run.elsewhere import announced, problems_elsewhere
 from virtoll.run.stage import Stage, untried
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
+from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import treatments
 
 SERVED = '[service]\nname = "nginx"\n[load]\nname = "http"\n'
@@ -72,6 +78,21 @@ def test_what_needs_the_lab_or_a_limit_is_refused_with_the_arm(text: str, where:
     assert where in refusals(text)
 
 
+@pytest.mark.parametrize(
+    ("design", "other", "refused"),
+    [
+        ("rotation", "192.0.2.7", True),
+        ("rotation", "ssh://admin@192.0.2.7", True),
+        ("rotation", "root@192.0.2.8", False),
+        ("blocks", "192.0.2.7", False),
+    ],
+)
+def test_two_arms_of_one_machine_do_not_stand_there_at_one_time(design: str, other: str, refused: bool) -> None:
+    second = f'[[arms]]\nplatform = "ssh"\ndestination = "{other}"\ndirectory = "/var/other"\n'
+    found = refusals(f"{SERVED}{second}", top=f'design = "{design}"')
+    assert found == (["design"] if refused else [])
+
+
 def test_servers_side_by_side_are_refused_there() -> None:
     servers = "".join(
         f'[servers.{name}.service]\nname = "{name}"\n[servers.{name}.load]\nname = "http"\n'
@@ -110,6 +131,31 @@ def test_a_run_says_it_first_of_all(
     (said,) = done
     assert "root@192.0.2.7" in said
     assert "to nobody else" in " ".join(said.split()), "before anybody is asked"
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_what_is_left_there_at_the_end_takes_nobodys_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """The machine is gone when all trials have been measured."""
+    on_fakes(monkeypatch, {})
+    wired = Stage.lab
+
+    @contextmanager
+    def lab(stage: Stage, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+        with wired(stage, images, pending) as experiment:
+            yield experiment
+        raise ElsewhereError("could not be removed: ssh-directory", where="a.jsonl", remedy="`virtoll clean`")
+
+    monkeypatch.setattr(Stage, "lab", lab)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(write_study(tmp_path)), "--out", "out", *words])
+    assert end.value.code == 0
+    assert (tmp_path / "out/report/index.html").exists()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "warning: a.jsonl: could not be removed: ssh-directory" in said
 
 
 def test_a_plan_says_what_only_a_login_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from virtoll.networks.base import Attachment, network_modes
 from virtoll.platforms import openvz, veth
 from virtoll.platforms.base import Instance
 from virtoll.platforms.openvz import SCRIPTS, UNTRIED, Openvz, OpenvzSettings, kernel_counts, limit_options
+from virtoll.record.model import NOT_BOOKED
 from virtoll.run import doctor
 from virtoll.run.doctor import MachineOffer, PlatformOffer
 from virtoll.study.limits import Limits
@@ -141,7 +142,8 @@ def test_a_container_is_made_limited_started_entered_and_destroyed(place: Place)
         assert [line.partition("=")[0] for line in environment] == ["PATH"]
         assert place.moved == [("vt1", container)]
         assert instance.accounting.cgroup == f"machine.slice/{container}"
-        assert instance.accounting.parts["helpers"] == "virtoll/ab12/t1/helpers"
+        assert instance.accounting.parts == {"payload": instance.accounting.cgroup}, "helpers lie beside it"
+        assert instance.facts[NOT_BOOKED] == "vzctl exec2"
         assert instance.facts["container"]["status"] == "running"
         assert instance.facts["openvz"] == {"vzctl": "vzctl version 7.0.266"}
         assert instance.facts["untried"] == UNTRIED
@@ -213,6 +215,21 @@ def test_one_that_died_under_way_is_cleaned_up_by_the_ledger(place: Place, tmp_p
         assert place.containers() == []
         instance.agent.close()
     assert ledger.standing(place.ledger.path.read_text()) == []
+
+
+@needs_root
+def test_one_that_was_killed_while_it_started_is_unmounted_and_destroyed(place: Place) -> None:
+    """Mounted, and not running: vzctl destroys no such container."""
+    with place.deployed():
+        (container,) = place.containers()
+        place.host.run(["vzctl", "stop", container, "--fast"])
+        place.host.run(["vzctl", "mount", container])
+        assert place.host.run(["vzctl", "status", container]).text.split()[2:] == ["exist", "mounted", "down"]
+        with pytest.raises(HostError, match="Container is currently mounted"):
+            place.host.run(["vzctl", "destroy", container])
+        vzctl.remove(place.host, container)
+        assert place.containers() == []
+        assert place.host.run(["vzctl", "status", container]).text.split()[2] == "deleted"
 
 
 def test_a_container_that_is_there_is_nobodys_to_take(place: Place) -> None:

@@ -20,6 +20,7 @@ from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.ssh import MADE
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import Client
@@ -28,6 +29,7 @@ from virtoll.networks.base import common_kind, network_modes
 from virtoll.offers import Port
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.ssh import SshMachine, SshSettings
+from virtoll.platforms.ssh_machine import Machine, look
 from virtoll.probes.base import Place
 from virtoll.record.model import NOT_LIMITED, Arm, PlannedTrial
 from virtoll.study.limits import Limits
@@ -168,7 +170,7 @@ def test_an_image_that_is_kept_is_brought_once_for_all_runs(
         run = replace(lab, run_tag=tag)
         with kept.session(run, image), deployed(run, image, kept, tag) as instance:
             assert instance.is_running()
-    assert [path.name for path in Path(played.place).iterdir()] == ["images"]
+    assert {path.name for path in Path(played.place).iterdir()} == {"images", MADE}
     assert [path.name for path in (Path(played.place) / "images").iterdir()] == [image.digest]
     assert len([words for words in played.asked if "--extract" in words[-1]]) == 1
 
@@ -183,6 +185,27 @@ def test_what_is_made_there_is_in_the_ledger_before(
         looked = next(at for at, words in enumerate(played.asked) if "virtoll yes" in words[-1])
         assert looked < made
     assert ledgers.standing(lab.ledger.path.read_text()) == []
+
+
+def test_nothing_is_made_in_what_somebody_else_made_meanwhile(
+    played: Played, lab: Lab, image: Image, platform: SshMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked(*words: Any) -> Machine:
+        found = look(*words)
+        Path(played.place).symlink_to(played.directory)
+        return found
+
+    monkeypatch.setattr("virtoll.platforms.ssh.look", looked)
+    with pytest.raises(HostError, match="is somebody else's"), platform.session(lab, image):
+        pytest.fail("it is a link")
+
+
+def test_a_directory_of_the_users_own_stays(played: Played, lab: Lab, image: Image, platform: SshMachine) -> None:
+    Path(played.place).mkdir()
+    with platform.session(lab, image):
+        pass
+    assert played.left == ["virtoll"]
+    assert list(Path(played.place).iterdir()) == []
 
 
 def test_no_room_there_is_told_before_anything_is_brought(
@@ -270,13 +293,35 @@ def test_a_connection_that_is_lost_fails_a_trial_and_not_the_next(
 def test_a_machine_that_is_gone_at_the_end_is_told_and_stays_in_the_ledger(
     played: Played, lab: Lab, image: Image, platform: SshMachine
 ) -> None:
-    with pytest.raises(HostError, match="it cannot be reached"), platform.session(lab, image):
+    with pytest.raises(ledgers.ElsewhereError, match="it cannot be reached"), platform.session(lab, image):
         played.becomes("fails", SAYS["unreachable"])
     assert [entry.kind for entry in ledgers.standing(lab.ledger.path.read_text())] == ["ssh-directory"]
     played.recovers("fails")  # and the ledger's own end removes it
     lab.ledger.close()
     assert played.left == []
     lab.ledger.open()
+
+
+def test_what_a_session_could_not_remove_goes_before_the_next(
+    played: Played, lab: Lab, image: Image, platform: SshMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost while the image is brought, and still when it is to be removed; in the same lab it begins anew."""
+
+    def lost(*_: object) -> None:
+        played.becomes("fails", SAYS["unreachable"])
+        raise HostError("it was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SshMachine, "_bring", lost)
+        with pytest.raises(ledgers.ElsewhereError), platform.session(lab, image):
+            pytest.fail("there is no image")
+    with pytest.raises(HostError, match="it cannot be reached"), platform.session(lab, image):
+        pytest.fail("it is not back yet")
+    played.recovers("fails")
+    with platform.session(lab, image), deployed(lab, image, platform) as instance:
+        assert instance.is_running()
+    assert played.left == []
+    assert ledgers.standing(lab.ledger.path.read_text()) == []
 
 
 def test_two_arms_on_one_machine_do_not_share_a_directory(lab: Lab, platform: SshMachine) -> None:

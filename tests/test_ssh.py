@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -138,6 +142,35 @@ def test_a_connection_that_cannot_be_made_is_told(played: Played, tmp_path: Path
         pytest.fail("there is none")
 
 
+def test_who_inherits_the_clients_words_holds_nobody_up(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ProxyCommand's child outlives the client, and holds its stderr; only the words are waited for."""
+    client, held = tmp_path / "client/ssh", tmp_path / "held"
+    client.parent.mkdir()
+    said = ssh_double.SAYS["refused"]
+    client.write_text(f"#!/bin/sh\necho '{said}' >&2\nsetsid sleep 1000 &\necho $! >{held}\nexit 255\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{client.parent}:{os.environ['PATH']}")
+    ended, waited = threading.Event(), threading.Event()
+
+    def end_it() -> None:
+        if not ended.wait(20):
+            waited.set()
+        os.kill(int(held.read_text()), signal.SIGKILL)
+
+    late = threading.Thread(target=end_it)
+    late.start()
+    try:
+        with pytest.raises(HostError, match="it cannot be reached"), Ssh(LocalHost(), "h", tmp_path / "s").connected():
+            pytest.fail("nobody lets us in")
+    finally:
+        ended.set()
+        late.join()
+    assert not waited.is_set()
+    assert played.asked == []
+
+
 def test_a_socket_that_no_kernel_takes_is_refused(tmp_path: Path) -> None:
     long = Ssh(LocalHost(), DESTINATION, tmp_path / ("s" * 100))
     with pytest.raises(HostError, match="longer than"), long.connected():
@@ -166,15 +199,53 @@ def test_a_directory_there_is_in_the_ledger_and_goes(played: Played, tmp_path: P
         with pytest.raises(HostError, match="exists already"):
             ledger.keep("ssh-directory", ssh.named(DESTINATION, directory))
     ledger.close()
-    assert played.left == [], "the directory above, too, where nothing else is in it"
+    assert played.left == ["virtoll"], "whoever made the directory above"
+
+
+def test_what_is_above_goes_where_virtoll_made_it(played: Played) -> None:
+    place = Path(played.place)
+    (place / "run-1").mkdir(parents=True)
+    (place / ssh.MADE).touch()
+    ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{place}/run-1"))
+    assert played.left == []
 
 
 def test_what_is_above_stays_where_something_is_kept_in_it(played: Played) -> None:
     place = Path(played.place)
-    for name in ("run-1", "images"):
+    for name in ("run-1", "images", ssh.MADE):
         (place / name).mkdir(parents=True)
     ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{place}/run-1"))
-    assert [path.name for path in place.iterdir()] == ["images"]
+    assert {path.name for path in place.iterdir()} == {"images", ssh.MADE}
+
+
+def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Played) -> None:
+    """The kernel tells a process's root by the path without links."""
+    real, link = played.directory / "data", played.directory / "lib"
+    (real / "virtoll/run-1/instance/root").mkdir(parents=True)
+    link.symlink_to(real)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as working:
+        root = f"/proc/{working.pid}/root -> {real.resolve()}/virtoll/run-1/instance/root"
+        played.becomes("root", f"lrwxrwxrwx 1 root root 0 Jan 1 00:00 {root}")
+        listing = played.directory / "bin/ls"
+        listing.write_text(f"#!/bin/sh\n[ ! -e /proc/{working.pid}/exe ] || cat {played.directory}/root\n")
+        ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
+        found = working.poll()
+        working.kill()
+    assert found == -signal.SIGKILL
+    assert not (real / "virtoll/run-1").exists()
+
+
+def test_a_directory_whose_parent_has_gone_is_gone(played: Played) -> None:
+    ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{played.place}/none/run-1"))
+    assert played.left == []
+
+
+def test_a_place_whose_real_path_no_script_could_find_again_is_refused(played: Played) -> None:
+    odd, link = played.directory / "two words", played.directory / "plain"
+    odd.mkdir()
+    link.symlink_to(odd)
+    (problem,) = ssh_machine.look(there(), f"{link}/virtoll").problems("there", f"{link}/virtoll")
+    assert "its real path is not plain letters" in problem.what
 
 
 def test_who_cannot_be_reached_is_told_and_the_ledger_kept(played: Played, tmp_path: Path) -> None:
@@ -300,6 +371,55 @@ def test_a_place_that_is_a_link_is_not_used(played: Played) -> None:
     Path(played.place).symlink_to("/tmp")
     (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
     assert problem.what == f"{played.place} cannot be used: it is a link"
+
+
+@pytest.mark.parametrize(("mode", "says"), [(0o777, "drwxrwxrwx"), (0o1777, "drwxrwxrwt"), (0o757, "drwxr-xrwx")])
+def test_a_place_that_others_may_write_to_is_not_used(played: Played, mode: int, says: str) -> None:
+    Path(played.place).mkdir()
+    Path(played.place).chmod(mode)
+    (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
+    assert f"others may write to {played.place} ({says}" in problem.what
+    assert "`directory`" in problem.remedy
+
+
+def test_a_place_that_others_could_replace_is_not_used(played: Played) -> None:
+    above = Path(played.place).parent
+    above.chmod(0o777)
+    (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
+    assert f"others may write to {above} (" in problem.what
+    above.chmod(0o755)
+    (played.directory / "link").symlink_to(above)
+    above.chmod(0o777)
+    place = f"{played.directory}/link/virtoll"
+    assert ssh_machine.look(there(), place).problems("there", place), "behind a link, too"
+
+
+def test_where_everybody_may_make_something_nothing_is_kept(played: Played) -> None:
+    above = Path(played.place).parent
+    above.chmod(0o1777)
+    told = ssh_machine.look(there(), played.place)
+    assert told.problems("there", played.place) == []
+    (problem,) = told.problems("there", played.place, kept=True)
+    assert f"everybody may write to {above}" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("step", "flaw"),
+    [
+        ("drwxr-xr-x 0 0 /a", ""),
+        ("drwxr-xr-x. 0 0 /a", ""),
+        ("drwxrwxr-x 0 0 /a", ""),
+        ("drwxrwxr-x 0 50 /a", "others may write to /a"),
+        ("drwxr-xr-x 1000 0 /a", "/a belongs to user 1000"),
+        ("lrwxrwxrwx 0 0 /a", ""),
+        ("lrwxrwxrwx 1000 0 /a", "/a belongs to user 1000"),
+        ("  /a", "not told"),
+    ],
+)
+def test_who_else_may_write_is_read_from_ls(step: str, flaw: str) -> None:
+    told = ssh_machine.parse(f"virtoll step {step}\nvirtoll end .\n", "/a/b")
+    assert told is not None
+    assert flaw in told.open_to if flaw else told.open_to == ""
 
 
 def test_a_shell_that_says_nothing_is_told(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

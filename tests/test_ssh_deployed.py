@@ -147,7 +147,7 @@ def test_who_works_in_a_directory_ends_when_it_is_removed(lab: Lab, platform: Ss
             time.sleep(0.01)
         ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, str(run)))
         assert rooted(there) == []
-        assert not there.exists()
+        assert not run.exists()
         process.wait()
     finally:
         end_session(process)

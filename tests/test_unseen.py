@@ -15,9 +15,11 @@ from virtoll.analysis.audit import judged
 from virtoll.cli import main
 from virtoll.record.model import NOT_LIMITED, Arm, Audit
 from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.changes import compare
 from virtoll.report.findings import find
+from virtoll.report.sections.cpu import Cpu
 
 GUEST = Arm(
     label="ssh+direct (destination root@192.0.2.7)",
@@ -96,6 +98,28 @@ def test_the_report_is_whole_and_says_so(run: Path) -> None:
     assert f"Not told of {GUEST.label}: the memory that it takes." in told
     assert f"{GUEST.label}: {NOT_LIMITED}, so that what is seen there is what there is." in told
     assert "there are no limits of virtoll's" in told.replace("&#39;", "'")
+
+
+def test_that_its_ratio_is_of_two_machines_is_said_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = f"{GUEST.label}: on a machine of its own, so that a ratio to native is of two machines"
+    (told,) = (sentence for sentence in answer(find(run)) if "two machines" in sentence)
+    assert told.startswith(said)
+    with pytest.raises(SystemExit):
+        main(["advise", str(run)])
+    assert " ".join(capsys.readouterr().out.split()).count(said) == 1
+
+
+def test_a_helper_that_is_not_in_an_arms_cost_is_named(run: Path, tmp_path: Path) -> None:
+    """As OpenVZ's, whose group vzctl makes."""
+    assert not any("without" in sentence for sentence in Cpu().text(find(run)))
+    other = written(tmp_path / "other")
+    lines = [json.loads(line) for line in (other / "trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["trial"]["arm"]["label"] == DOCKER.label:
+            line["facts"]["not_booked"] = "vzctl exec2"
+    (other / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (told,) = (sentence for sentence in Cpu().text(find(other)) if "without" in sentence)
+    assert told.startswith(f"{DOCKER.label}: without vzctl exec2, which stands beside its control group")
 
 
 @pytest.mark.parametrize("words", [("advise",), ("history",), ("export",)])

@@ -21,6 +21,7 @@ from virtoll.hosts.local import LocalHost
 
 # libvzctl's lib/vzerror.h
 EXEC, NO_CONFIGURATION, INVALID_SYNTAX, INVALID, NOT_RUNNING, RUNNING = 8, 14, 20, 21, 31, 32
+NOT_MOUNTED, MOUNTED = 40, 41
 EXISTS, BAD_TEMPLATE, NO_PACKAGES, ADD_IMAGE = 44, 47, 91, 163
 
 SLICE = "machine.slice"
@@ -89,6 +90,7 @@ class Vzctl:
         self.state, self.container = state, container
         self.configuration = state / "conf" / f"{container}.json"
         self.runs = state / "run" / f"{container}.json"
+        self.mounted = state / "run" / f"{container}.mounted"
         self.namespaces = bool(read(state / "settings.json")["namespaces"])
 
     @property
@@ -105,7 +107,7 @@ class Vzctl:
     def status(self) -> None:
         """One line, whether it exists or not."""
         exists = self.configuration.exists()
-        words = ("exist" if exists else "deleted", "mounted" if self.is_running else "unmounted")
+        words = ("exist" if exists else "deleted", "mounted" if self.mounted.exists() else "unmounted")
         print("VEID", self.container, *words, "running" if self.is_running else "down")
 
     def create(self, words: Sequence[str]) -> None:
@@ -150,7 +152,7 @@ class Vzctl:
             end(INVALID, "Container root disk is not configured")
         print("Starting Container ...")
         root = Path(known["root"])
-        vz_disk.attach(Path(known["disk"], "root.hds"), root, real=self.namespaces)
+        self.mount()
         if not os.path.lexists(root / "sbin/init"):
             end(BAD_TEMPLATE, "Unable to start init, probably incorrect template")
         init = self._boot(root, known["parameters"]) if self.namespaces else self._chroot(root)
@@ -230,18 +232,36 @@ class Vzctl:
         self._unmount()
         print("Container was stopped")
 
+    def mount(self) -> None:
+        """Its disk, at its root."""
+        known = self.known()
+        vz_disk.attach(Path(known["disk"], "root.hds"), Path(known["root"]), real=self.namespaces)
+        self.mounted.touch()
+
+    def umount(self) -> None:
+        """The same, undone."""
+        self.known()
+        if self.is_running:
+            end(RUNNING, "Container is running -- stop it first")
+        if not self.mounted.exists():
+            end(NOT_MOUNTED, "Container is not mounted")
+        self._unmount()
+        print("Container is unmounted")
+
     def _unmount(self) -> None:
         known = self.known()
         self.runs.unlink(missing_ok=True)
-        if known["disk"]:
+        if self.mounted.exists():
             vz_disk.detach(Path(known["disk"], "root.hds"), Path(known["root"]), real=self.namespaces)
+            self.mounted.unlink()
 
     def destroy(self) -> None:
         """With its disk."""
         known = self.known()
         if self.is_running:
             end(RUNNING, "Container is currently running. Stop it before proceeding.")
-        self._unmount()
+        if self.mounted.exists():
+            end(MOUNTED, "Container is currently mounted. Unmount it before proceeding.")
         shutil.rmtree(known["private"])
         Path(known["root"]).rmdir()
         self.configuration.unlink()

@@ -140,7 +140,7 @@ def _vzctl(state: Path, words: list[str]) -> int:
             return there.exec(rest)
         case "exec":
             return EXEC if there.exec(rest) else 0
-        case "start" | "stop" | "status" | "destroy":
+        case "start" | "stop" | "status" | "destroy" | "mount" | "umount":
             getattr(there, verb)()
         case _:
             end(INVALID_SYNTAX, f"Bad command: {verb}")

@@ -152,7 +152,10 @@ _UNLIMITED = Rule(
     "it has what its machine has, and the others have the study's limit",
     "write in [limits] what that machine has, or give the machine what they say",
 )
+_EVEN = Rule("nothing is limited there, and its machine has just what the others are limited to")
+_HAS = f"{NOT_LIMITED}: the machine has "
 _SEEN = ("cpus", "cpus_online", "memory_seen")  # of the machine, where nothing is limited
+_SHOWN = {"cpus_online": "cpu_quota", "memory_seen": "memory_limit"}  # what it shows of what native is limited to
 _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
@@ -257,7 +260,8 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
             continue  # a container's processes are the host's: what was read from inside holds
         rule = _rule(key, theirs, ours, own_kernel=own_kernel)
         if key in _SEEN and here.found.get("cpu_quota", "").startswith(NOT_LIMITED):
-            rule = _UNLIMITED
+            limit = _SHOWN.get(key, key)
+            rule = _EVEN if _has_the_limit(limit, native.found.get(limit), here.found.get(limit)) else _UNLIMITED
         if not own_kernel and _is_shown_its_limit(key, here):
             rule = Rule("it is shown its own limit (lxcfs does that), and native the whole machine")
         if theirs is None or ours is None:
@@ -296,10 +300,18 @@ def _is_shown_its_limit(key: str, here: Audit) -> bool:
     return _comparable(key, here.found[key]) == _comparable(limit, here.found.get(limit))
 
 
+def _has_the_limit(key: str, native: str | None, here: str | None) -> bool:
+    """Whether a machine that nothing is limited on has as much as native is limited to."""
+    if native is None or here is None or not here.startswith(_HAS):
+        return False
+    has = here.removeprefix(_HAS)
+    return has.removesuffix("s") == native if key == "cpu_quota" else _comparable(key, has) == _comparable(key, native)
+
+
 def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -> Rule:
     told = native is not None and here is not None
     if told and (here or "").startswith(NOT_LIMITED):
-        return _UNLIMITED
+        return _EVEN if _has_the_limit(key, native, here) else _UNLIMITED
     if key.startswith(_MITIGATION):
         return _mitigation_rule(native or "", here or "") if told else _RULES[_MITIGATION]
     if key in _PAID and told and (_PAID[key] in (native or "")) == (_PAID[key] in (here or "")):

@@ -45,6 +45,7 @@ class Ledger:
         self.path = path
         self._file: int | None = None
         self._entry = 0
+        self._left: dict[tuple[str, str], int] = {}  # the entries of what could not be removed by its owner
 
     def open(self) -> Self:
         """Make it this process's. What an earlier owner of the same file left is removed first.
@@ -74,7 +75,8 @@ class Ledger:
         """Own resource ``name`` of ``kind`` (a key of RESOURCES) for the length of the block.
 
         The caller makes it inside the block; it is removed on the way out, whatever happened. HostError where there
-        is such a thing already: it is somebody else's, and must never be removed.
+        is such a thing already: it is somebody else's, and must never be removed. What an earlier owner in this run
+        could not remove is tried once more before. ElsewhereError where it cannot be removed, and is elsewhere.
         """
         entry = self._announce(kind, name)
         try:
@@ -88,6 +90,8 @@ class Ledger:
         self._announce(kind, name)
 
     def _announce(self, kind: str, name: str) -> int:
+        if (left := self._left.get((kind, name))) is not None:
+            self._remove(left, kind, name)
         if RESOURCES[kind].is_there(self.host, name):
             raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
@@ -101,12 +105,17 @@ class Ledger:
         """
         try:
             RESOURCES[kind].remove(self.host, name)
-        except HostError:
-            if not is_being_tidied_up_after():
-                raise
-        else:
-            assert self._file is not None
-            _strike(self._file, self.path, entry)
+        except HostError as error:
+            self._left[kind, name] = entry
+            if is_being_tidied_up_after():
+                return
+            if RESOURCES[kind].elsewhere:
+                what = f"could not be removed: {kind} {name}: {error}"
+                raise _resisting(what, str(self.path), is_here=False) from error
+            raise
+        assert self._file is not None
+        _strike(self._file, self.path, entry)
+        self._left.pop((kind, name), None)
 
     def close(self) -> None:
         """Remove what still stands (an interrupt can cut a block's own tidying short), and give the ledger up.

@@ -7,6 +7,7 @@ bounded, and never trusted.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -164,24 +165,36 @@ class Ssh:
         deadline = time.monotonic() + _CONNECT_S
         while not self.control.exists():  # OpenSSH puts it there when it has logged in
             if process.poll() is not None:
-                said = process.stderr.read(64 * 1024).decode(errors="replace")
-                raise as_error(meaning(self.destination, said))
+                raise as_error(meaning(self.destination, _said(process.stderr.fileno())))
             if time.monotonic() > deadline:
                 what = f"no connection within {_CONNECT_S:g} s"
                 raise HostError(what, where=f"ssh {self.destination}", remedy=f"try it by hand: ssh {self.destination}")
             time.sleep(0.01)
 
 
+def _said(pipe: int) -> str:
+    """What is in a pipe now. Its end need not come: a way through other hosts (ProxyCommand) may hold it."""
+    os.set_blocking(pipe, False)
+    try:
+        return os.read(pipe, 64 * 1024).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+
+
 # -- a directory there --------------------------------------------------------------------------------------------
 
-# Ends who has their root in it, and removes it; $1 is the directory. /proc tells of a process in a mount namespace of
-# its own by the whole path, too. Mounts are in such namespaces alone, and end with the last process; what else is
-# mounted there is nobody's of ours, and is not descended into.
+# Ends who has their root in it, and removes it; $1 is the directory. The kernel tells paths without links: so it is
+# looked for as the directory above it is really called. /proc tells of a process in a mount namespace of its own by the
+# whole path, too. Mounts are in such namespaces alone, and end with the last process; what else is mounted there is
+# nobody's of ours, and is not descended into. (BusyBox' rm cannot be told so.)
 EMPTY = """
+[ -d "${1%/*}" ] || exit 0
+above=$(cd -P -- "${1%/*}" && pwd -P)
+at=${above%/}/${1##*/}
 working() {
     ls -ld /proc/[0-9]*/root 2>/dev/null | while read -r line; do
         case $line in
-            *" -> $1/"*)
+            *" -> $at/"*)
                 line=${line%% -> *}
                 line=${line##*/proc/}
                 echo "${line%/root}"
@@ -190,19 +203,26 @@ working() {
     done
 }
 tries=0
-while left=$(working "$1") && [ -n "$left" ]; do
+while left=$(working) && [ -n "$left" ]; do
     tries=$((tries + 1))
     [ $tries -le 100 ] || { echo "processes do not die:" $left >&2; exit 1; }
     kill -9 $left 2>/dev/null || :
     sleep 0.1 2>/dev/null || sleep 1
 done
 while read -r _ point _; do
-    case $point in "$1"/*) echo "$point is mounted there, and not by virtoll" >&2; exit 1 ;; esac
+    case $point in "$at"/*) echo "$point is mounted there, and not by virtoll" >&2; exit 1 ;; esac
 done </proc/mounts
-rm -rf -- "$1"
+case $(rm --help 2>&1) in *--one-file-system*) stay=--one-file-system ;; *) stay= ;; esac
+rm -rf $stay -- "$at"
 """
-# Then the directory above, where nothing else is in it.
-_REMOVE = f'{EMPTY}\nrmdir -- "${{1%/*}}" 2>/dev/null || :\n'
+MADE = "made-by-virtoll"  # lies in a directory that virtoll has made to make others in
+# Then the directory above, where it is marked as made by virtoll and nothing else is in it.
+_REMOVE = f"""{EMPTY}
+if [ "$(ls -A -- "$above")" = {MADE} ]; then
+    rm -f -- "$above/{MADE}"
+    rmdir -- "$above" 2>/dev/null || (: >"$above/{MADE}") 2>/dev/null || :
+fi
+"""
 _REMOVE_S = 300.0
 
 

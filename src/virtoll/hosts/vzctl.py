@@ -33,10 +33,15 @@ def is_there(host: Host, container: str) -> bool:
 
 
 def remove(host: Host, container: str) -> None:
-    """Stop it without asking anybody inside, and destroy it with its disk; no error where there is none."""
+    """Stop it without asking anybody inside, and destroy it with its disk; no error where there is none.
+
+    One that was killed while it started is mounted and does not run: vzctl destroys none that is mounted.
+    """
     states = parse_status(host.run(["vzctl", "status", container], check=False).text)
     if "running" in states:
         host.run(["vzctl", "stop", container, "--fast"], timeout_s=_STOP_S)
+    elif "mounted" in states:
+        host.run(["vzctl", "umount", container], timeout_s=_STOP_S)
     # What a vzctl that was killed half-way has left.
     Cgroup(control_group(host, container), hierarchies()).remove()
     link = NETNS / container

@@ -4,7 +4,8 @@ NOT YET RUN ON A LIVE HOST. It was written from vzctl(8), ploop(8), vzlist(8) an
 run against a stand-in for those programs (tests/vz_double.py), which is no OpenVZ.
 
 vzctl puts a container into a control group of its own choice (machine.slice/ID), which is where its cost is booked; the
-`vzctl exec2` that the agent is reached by stays among our helpers, beside it. The container has no distribution's init:
+`vzctl exec2` that the agent is reached by stays beside it, and its cost is not in the container's: the record and the
+report say so. The container has no distribution's init:
 its first process sleeps. Its link is the lab's own veth, moved in, as on every platform; venet0 is left alone.
 """
 
@@ -22,7 +23,7 @@ from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.features import BHANAGE, VASCONCELOS, Features, no, yes
 from virtoll.hosts import vzctl
 from virtoll.hosts.base import Confinement, Host
-from virtoll.hosts.cgroup import Cgroup, hierarchies, owned
+from virtoll.hosts.cgroup import hierarchies, owned
 from virtoll.hosts.openvz import Container, clock_of, parse_beancounters, parse_vestat, parse_vzlist, unit
 from virtoll.hosts.programs import find
 from virtoll.images import ploop
@@ -35,6 +36,7 @@ from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import bare, refuse_kind
 from virtoll.platforms.stdio import PATH, agent_on_stdio
+from virtoll.record.model import NOT_BOOKED
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -166,7 +168,7 @@ class Openvz(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=_accounting(host, container, helpers, directory),
+                accounting=_accounting(host, container, directory),
                 limits=limits,
                 facts={
                     "openvz": self.versions(host),
@@ -175,6 +177,7 @@ class Openvz(Platform):
                     "kernel": _text(host, _RELEASE).strip(),
                     "disk_limit": ploop.DISK_LIMIT,
                     "untried": UNTRIED,
+                    NOT_BOOKED: "vzctl exec2",
                 },
                 is_running=lambda: process.poll() is None,
                 image=image,
@@ -264,9 +267,10 @@ def _listed(host: Host, container: str) -> Container:
     )
 
 
-def _accounting(host: Host, container: str, helpers: Cgroup, directory: Path) -> Accounting:
+def _accounting(host: Host, container: str, directory: Path) -> Accounting:
+    """Helpers are in no group of the container's, which vzctl makes and removes: none of its parts (`NOT_BOOKED`)."""
     group = vzctl.control_group(host, container)
-    return Accounting(group, directory, {"payload": group, "helpers": helpers.name})
+    return Accounting(group, directory, {"payload": group})
 
 
 def _kernel_problems(host: Host) -> list[Problem]:

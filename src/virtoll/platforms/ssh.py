@@ -24,7 +24,7 @@ from virtoll.features import FEATURES, Features, Support, no, partly, yes
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.hosts.programs import find
-from virtoll.hosts.ssh import EMPTY, LOST, Ssh, as_error, flaw, is_safe, meaning, named, script
+from virtoll.hosts.ssh import EMPTY, LOST, MADE, Ssh, as_error, flaw, is_safe, meaning, named, script
 from virtoll.images.base import Image
 from virtoll.images.forms import tar_stream
 from virtoll.lab.base import Lab
@@ -41,7 +41,13 @@ from virtoll.units import format_bytes
 
 _BRING_S = 3600.0  # for an image over a slow line; a dead one is noticed by OpenSSH
 _SPARE_BYTES = 64 * 1024**2  # beyond what the image takes, for what the service writes
-_OWN = 'umask 077\n[ -d "$1" ] || mkdir -p -m 700 "$1"\nmkdir -m 700 "$2"\n'
+# Somebody else may have made it since it was looked at, in a directory that is everybody's.
+_OWN = """
+umask 077
+[ -d "$1" ] || { mkdir -p -m 700 "$1"; : >"$1/$3"; }
+[ -O "$1" ] && [ ! -L "$1" ] || { echo "$1 is somebody else's" >&2; exit 1; }
+mkdir -m 700 "$2"
+"""
 _HAS = 'if [ -d "$1" ]; then echo virtoll yes; else echo virtoll no; fi'
 # GNU's tar keeps attributes (a program's capabilities) where it is told to; others do, or do not know them.
 _UNPACK = """
@@ -127,7 +133,7 @@ class SshMachine(Platform):
             machine = self._look(host)
         except HostError as error:
             return [error.problem]
-        return machine.problems(f"ssh {self.settings.destination}", self.settings.directory)
+        return self._problems(machine)
 
     def announced(self) -> str:
         """Whom the load will reach, and what is brought there."""
@@ -153,6 +159,10 @@ class SshMachine(Platform):
     def _look(self, host: Host) -> Machine:
         return look(Ssh(host, self.settings.destination), self.settings.directory)
 
+    def _problems(self, machine: Machine) -> list[Problem]:
+        settings = self.settings
+        return machine.problems(f"ssh {settings.destination}", settings.directory, kept=settings.keep)
+
     def _address(self, host: Host) -> str:
         """The IPv4 address that the generator is to reach. HostError where the name leads to none."""
         name = self.settings.address or Ssh(host, self.settings.destination).configured("hostname")
@@ -174,10 +184,10 @@ class SshMachine(Platform):
         with ExitStack() as stack:
             stack.enter_context(ssh.connected())
             machine = look(ssh, self.settings.directory)
-            if problems := machine.problems(f"ssh {ssh.destination}", self.settings.directory):
+            if problems := self._problems(machine):
                 raise as_error(problems[0])
             stack.enter_context(lab.ledger.owning("ssh-directory", named(ssh.destination, place)))
-            ssh.run(script(_OWN, self.settings.directory, place))
+            ssh.run(script(_OWN, self.settings.directory, place, MADE))
             if not self._is_there(ssh, self._image(lab, image)):
                 self._bring(lab, ssh, image, machine)
             yield

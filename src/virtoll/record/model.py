@@ -44,6 +44,8 @@ VOID = "void"
 MISSED = "missed"
 # What an audit says of a limit where the instance is on a machine of the user's own.
 NOT_LIMITED = "not limited by virtoll"
+# The fact of a trial that names a helper whose cost is not in the instance's, as it stands in no group of its.
+NOT_BOOKED = "not_booked"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler

@@ -32,7 +32,7 @@ from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
 from virtoll.report.begin import uncollected
 from virtoll.units import plural
 
@@ -119,6 +119,12 @@ class Findings:
         """The labels of arms on machines of the user's own: neither limited here nor seen from outside."""
         told = {r.trial.arm.label for r in self.run.records if r.facts.get("limits") == NOT_LIMITED}
         return [arm.label for arm in self.arms if arm.label in told]
+
+    @cached_property
+    def not_booked(self) -> dict[str, str]:
+        """By arm's label, the helper whose cost is not in its own."""
+        records = self.run.records
+        return {r.trial.arm.label: str(r.facts[NOT_BOOKED]) for r in records if NOT_BOOKED in r.facts}
 
     @cached_property
     def isolation(self) -> Isolation:

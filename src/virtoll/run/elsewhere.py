@@ -25,13 +25,28 @@ def problems_elsewhere(study: Study, asked: Sequence[Treatment], arm: Arm) -> li
     """Of an arm that is elsewhere; nothing, where it is in the lab or all can be had there."""
     if not platforms()[arm.platform].is_elsewhere:
         return []
-    found = [problem for each in asked for problem in _of(each)]
+    found = [*_of_turns(study, arm), *(problem for each in asked for problem in _of(each))]
     found += [
         Problem(f"probe {case.probe} needs the lab, or a view from outside", f"probe {case.probe}", _LEAVE)
         for case in study.programme
         if not (case.instrument or probes()[case.probe].runs_anywhere)
     ]
     return list(dict.fromkeys(found))
+
+
+def _of_turns(study: Study, arm: Arm) -> list[Problem]:
+    """In rotation all arms stand at one time, and on one machine its services would meet at one port."""
+    others = [entry.arm for entry in study.arms if entry.arm.label != arm.label]
+    beside = [other.label for other in others if _machine(arm) and _machine(other) == _machine(arm)]
+    if study.design != "rotation" or not beside:
+        return []
+    what = f"in rotation it would stand beside {', '.join(beside)} on one machine, at the same port"
+    return [Problem(what, "design", 'write design = "blocks", or name another machine')]
+
+
+def _machine(arm: Arm) -> str:
+    """The host that its destination names, whoever logs in; "" where it names none."""
+    return str(arm.settings.get("destination", "")).removeprefix("ssh://").rpartition("@")[2]
 
 
 def _of(treatment: Treatment) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from virtoll.catalogue import features, plugins
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
@@ -80,7 +81,8 @@ def _announce(arms: Iterable[Arm], told: Progress) -> None:
 
 
 def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:
-    """Run what is pending; true when the plan is done."""
+    """Run what is pending; true when the plan is done. What is measured then stays so, whatever is left elsewhere."""
+    finished: bool | None = None
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
@@ -92,11 +94,17 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
             return True
         try:
             with stage.lab(images, pending) as experiment:
-                return execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+                finished = execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+        except ElsewhereError as error:
+            if finished is None:
+                raise
+            told.say(f"warning: {error}")
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
                 told.say(f"interrupted; `virtoll run {directory.path}` goes on")
             raise
+        assert finished is not None
+        return finished
 
 
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:

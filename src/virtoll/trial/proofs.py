@@ -22,6 +22,7 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    NOT_BOOKED,
     NOT_LIMITED,
     VIEW,
     WAKES,
@@ -201,8 +202,9 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
 def of_cpu_limit(
     notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = (), source: str = "instance"
 ) -> None:
-    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
-    was watched."""
+    """All of the instance (helpers too, but one that is `NOT_BOOKED`) stayed within its CPUs: what the host booked in
+    the load's windows, or while it was watched.
+    """
     name = "the CPU limit held"
     if is_elsewhere(instance):
         notes.check(name, None, f"{NOT_LIMITED}, and not seen from outside")
@@ -215,7 +217,9 @@ def of_cpu_limit(
         notes.check(name, None, used)
     else:
         held = used <= instance.limits.vcpus * CPU_TOLERANCE
-        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
+        helper = instance.facts.get(NOT_BOOKED)
+        without = f", without {helper}, which stands beside it" if helper else ""
+        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
 
 
 IDLE = "it was idle while others were measured"

@@ -28,7 +28,11 @@ class Cpu(Section):
 
     def text(self, findings: Findings) -> list[str]:
         """Of whom nothing is known."""
-        return unseen(findings, "what it costs in CPU time")
+        beside = [
+            f"{label}: without {helper}, which stands beside its control group: what that costs is not known."
+            for label, helper in findings.not_booked.items()
+        ]
+        return [*unseen(findings, "what it costs in CPU time"), *beside]
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """Whose CPU time it is."""
