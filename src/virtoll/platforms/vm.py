@@ -26,7 +26,7 @@ from virtoll.platforms.requirements import bare
 from virtoll.study.limits import Limits
 
 HOSTNAME = "instance"  # as containers are called
-BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
+BOOT_LIMIT_S = 120.0  # from the monitor's start to the agent's first answer
 _DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
 _LAST_LINES = 12
 _COMPLAINT = re.compile(r"Kernel panic|BUG:|Oops:|Out of memory")
