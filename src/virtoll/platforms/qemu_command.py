@@ -26,8 +26,8 @@ OVERHEAD_BYTES: dict[Accelerator, int] = {
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _ACCELERATOR = {"kvm": "kvm", "tcg": f"tcg,tb-size={TRANSLATION_BUFFER_MIB}"}
 CPU_MODEL: dict[Accelerator, str] = {"kvm": "host", "tcg": "max"}
-# cryptomgr.notests leaves out self-tests while booting. no_timer_check: emulated on a busy machine, the timer seems not to
-# work to a kernel that tries it, and it gives up; under KVM it does not try. Nothing here changes what the guest does later.
+# cryptomgr.notests leaves out self-tests while booting. no_timer_check: emulated on a busy machine, the timer seems not
+# to work to a kernel that tries it, and it gives up (KVM's guests do not try). Nothing here changes what follows.
 KERNEL_ARGUMENTS = ("console=ttyS0", "quiet", "panic=-1", "cryptomgr.notests", "no_timer_check")
 
 
