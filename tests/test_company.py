@@ -121,6 +121,7 @@ def work_of(name: str, session: Session, log: list[str], loop: str = "open", wro
 def instance_of(name: str, *, lives: bool = True) -> Any:
     return SimpleNamespace(
         accounting=SimpleNamespace(cgroup=f"virtoll/{name}"),
+        facts={},
         limits=Limits(vcpus=1),
         platform="double",
         services={},

@@ -168,6 +168,7 @@ class Stage:
             services=services,
             stopped=lambda: self.while_("stopped"),
             accounting=SimpleNamespace(cgroup="double"),
+            facts={},
             kernel_counts=self._counts,
         )
 
