@@ -292,7 +292,7 @@ def test_kvm_is_not_tried_where_nothing_may_be_changed(
     monkeypatch.setattr(kvm, "device_problem", lambda *_: None)
     monkeypatch.setattr(kvm, "known_kernel", lambda *_: None)
     for name in ("boot_problem", "guest_kernel"):
-        monkeypatch.setattr(kvm if name == "boot_problem" else qemu, name, lambda *_: pytest.fail("it was tried"))
+        monkeypatch.setattr(kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried"))
     monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
     monkeypatch.setattr(Native, "check", lambda *_: [])
     monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
@@ -475,7 +475,7 @@ def test_a_disk_has_the_cache_and_the_way_of_reading_that_are_asked_for(cache: D
 
 def test_native_io_past_a_cache_that_is_in_the_way_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qemu, "find", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(qemu, "kernel_problem", lambda *_: None)
+    monkeypatch.setattr(kernel, "kernel_problem", lambda *_: None)
     (problem,) = QemuTcg(QemuSettings(disk_io="native")).check(LocalHost())
     assert 'disk_cache = "writeback"' in problem.what
     assert not QemuTcg(QemuSettings(disk_io="native", disk_cache="none")).check(LocalHost())

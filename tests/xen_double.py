@@ -320,7 +320,7 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Store]:
     for path in files.values():
         path.write_bytes(b"x")
     patch.setattr(xen_dom0, "owned", owned)
-    patch.setattr(xen_dom0, "_end", lambda _group, process: end_session(process))
+    patch.setattr(xen_dom0, "end", lambda _group, process: end_session(process))
     patch.setattr(xen_dom0, "backend_threads", lambda _proc, n: {70: f"{n}.xvda-0", 71: f"vif{n}.0-q0-dealloc"})
     patch.setattr(xenstat, "library", lambda: XenstatDouble(store))
     patch.setattr(disk, "ext4", lambda *_: files["disk.ext4"])

@@ -57,5 +57,3 @@ MACHINE: Features = {
         "docs.kernel.org/admin-guide/mm/ksm.html",
     ),
 }
-
-XL = "xenbits.xen.org/docs/unstable/man/xl.1.html"

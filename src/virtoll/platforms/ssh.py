@@ -25,6 +25,7 @@ from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.hosts.programs import find
 from virtoll.hosts.ssh import EMPTY, LOST, MADE, Ssh, as_error, flaw, is_safe, meaning, named, script
+from virtoll.images import disk
 from virtoll.images.base import Image
 from virtoll.images.forms import tar_stream
 from virtoll.lab.base import Lab
@@ -247,7 +248,7 @@ class SshMachine(Platform):
 
     def _bring(self, lab: Lab, ssh: Ssh, image: Image, machine: Machine) -> None:
         """The image, as a stream of tar's. HostError where it does not fit, or does not come through."""
-        takes = int(lab.host.run(["du", "--summarize", "--block-size=1", str(image.rootfs)]).text.split()[0])
+        takes = disk.used_bytes(lab.host, image)
         if machine.disk_free_bytes is not None and machine.disk_free_bytes < takes + _SPARE_BYTES:
             has = format_bytes(machine.disk_free_bytes)
             what = f"the image takes {format_bytes(takes)}, and {has} are free at {self.settings.directory}"

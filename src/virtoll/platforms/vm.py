@@ -131,11 +131,12 @@ def started(
             pass_fds=pass_fds,
             cwd=directory,
         )
-        stack.callback(_end, group, process)
+        stack.callback(end, group, process)
         yield Machine(kind, process, group, cpus, directory, logs)
 
 
-def _end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
+def end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
+    """Kill all of a monitor's group, and reap it."""
     group.kill()
     process.wait()
 

@@ -10,8 +10,7 @@ CPUs are told alike by the lab and by Xen only where dom0's vCPU n is pinned to 
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +22,16 @@ from virtoll.features import BHANAGE, EIRAS, SUKARIDHOTO, UNKNOWN, Features, no,
 from virtoll.hosts import xen
 from virtoll.hosts.base import Host
 from virtoll.hosts.programs import find
-from virtoll.images import disk, kernel, loop
+from virtoll.images import disk, loop
 from virtoll.images.base import Image
-from virtoll.images.kernel import Kernel
+from virtoll.images.kernel import XEN, Devices
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import xenstat
-from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.booted import Booted, silent
 from virtoll.platforms.groups import instance_cpus
-from virtoll.platforms.kinds import XL
-from virtoll.platforms.requirements import command_missing, refuse_kind
+from virtoll.platforms.requirements import command_missing, other_machine, refuse_kind
 from virtoll.platforms.vm import answered, configure, explained
 from virtoll.platforms.xen_dom0 import appeared, created, dom0_problem, groups, is_pinned, owned_domain, take_in, wire
 from virtoll.platforms.xen_domain import LONGEST_REQUEST_BYTES, VIF_SCRIPT, Domain, Type, configuration
@@ -52,6 +51,7 @@ _NEEDED = {
 }
 _EMULATORS = ("libexec/xen-qemu-system-i386", "lib/xen-*/bin/qemu-system-i386")  # Debian's, and as Xen builds it
 _NOT_LIVE = "not yet run on a live Xen host"
+_XL = "xenbits.xen.org/docs/unstable/man/xl.1.html"
 _OVERVIEW = "wiki.xenproject.org, Xen Project Software Overview"
 
 # A domain of any type.
@@ -66,10 +66,10 @@ DOMAIN: Features = {
     "shared-base": UNKNOWN,
     "stock-kernel": no("a hypervisor of its own lies below", f"{SUKARIDHOTO}, II.A"),
     "live-migration": yes("xl migrate", "xenbits.xen.org/docs/4.10-testing/features/migration.html"),
-    "checkpoint": yes("xl save, xl restore", XL),
+    "checkpoint": yes("xl save, xl restore", _XL),
     "own-resource-view": yes("its kernel counts what the domain has", f"{EIRAS}, table I"),
-    "resize": partly("up to what it was booted with, and where its guest takes part (mem-set, vcpu-set)", XL),
-    "overcommit": partly("CPUs, which domains share by weight; of memory nothing was found", f"{XL}, sched-credit"),
+    "resize": partly("up to what it was booted with, and where its guest takes part (mem-set, vcpu-set)", _XL),
+    "overcommit": partly("CPUs, which domains share by weight; of memory nothing was found", f"{_XL}, sched-credit"),
 }
 _NEEDS_EXTENSIONS = no("HVM and PVH need them", _OVERVIEW)
 
@@ -81,11 +81,12 @@ class XenSettings:
     kernel: str = ""
 
 
-class Xen(Platform):
+class Xen(Booted):
     """A domain: Xen's block and network devices, and the agent on its console."""
 
     guest_type: ClassVar[Type]
     kinds: ClassVar[tuple[Kind, ...]] = ("vif",)
+    devices: ClassVar[Devices] = XEN
     caveat: ClassVar[str] = f"tried on a double of Xen's tools alone; {_NOT_LIVE}"
     expected_overhead_s: ClassVar[float] = 15.0
     overhead_bytes: ClassVar[int] = 64 * _MIB
@@ -93,8 +94,8 @@ class Xen(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """Whether this is dom0, with Xen's tools at work, CPUs that it numbers as Xen does, and a kernel for guests."""
-        if platform.machine() != "x86_64":
-            return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+        if problems := other_machine(host):
+            return problems
         if problem := dom0_problem(host):
             return [problem]
         missing = [command_missing(host, name, package) for name, package in _NEEDED.items() if find(name) is None]
@@ -107,7 +108,7 @@ class Xen(Platform):
         problems = self._of_machine(host, xen.parse_info(info.text))
         if xenstat.library() is None:
             problems.append(Problem("no libxenstat of this Xen's version", host.where, "apt-get install xen-utils"))
-        problem = kernel.kernel_problem(host, self._own_kernel(), kernel.XEN)
+        problem = self.kernel_problem(host)
         return [*problems, problem] if problem else problems
 
     def _of_machine(self, host: Host, info: dict[str, str]) -> list[Problem]:
@@ -130,23 +131,9 @@ class Xen(Platform):
         """See `Platform.untried`."""
         return f"how far the driver works: {self.caveat}"
 
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """The guest's kernel and its disk."""
-        self.kernel(host, progress)
-        disk.ext4(host, image, limits.disk_bytes, progress)
-
     def versions(self, host: Host) -> dict[str, str]:
         """Xen's, and the guest's kernel with its initramfs."""
-        found = self.kernel(host, _silent)
-        name = f"kernel of {self.name} {self.settings.kernel}".strip()
-        return {"xen": _xen_version(host), name: f"{found.version}, sha256 {found.digest}"}
-
-    def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
-        """The kernel that the settings ask for."""
-        return kernel.guest_kernel(host, progress, self._own_kernel(), kernel.XEN)
-
-    def _own_kernel(self) -> Path | None:
-        return Path(self.settings.kernel) if self.settings.kernel else None
+        return {"xen": _xen_version(host), **super().versions(host)}
 
     @contextmanager
     def deploy(
@@ -195,14 +182,14 @@ class Xen(Platform):
 
     def _domain(self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path) -> Domain:
         """What is to be, with its files in ``directory``."""
-        base = disk.ext4(lab.host, image, limits.disk_bytes, _silent)
+        base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         loop.copied(lab.host, base, directory / "disk.ext4")
         script = directory / "vif"
         lab.host.put(script, VIF_SCRIPT, 0o755)
         return Domain(
             type=self.guest_type,
             name=f"virtoll-{lab.run_tag}-{directory.name}",
-            kernel=self.kernel(lab.host, _silent),
+            kernel=self.kernel(lab.host, silent),
             vcpus=limits.vcpus,
             cpus=instance_cpus(lab, limits),
             memory_bytes=limits.memory_bytes,
@@ -275,7 +262,3 @@ class XenHvm(Xen):
 
 def _xen_version(host: Host) -> str:
     return xen.parse_info(host.run(["xl", "info"], check=False).text).get("xen_version", "unknown")
-
-
-def _silent(_line: str) -> None:
-    """What is in the cache already needs no report."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from virtoll.networks.base import Attachment
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.logs import bounded
 from virtoll.platforms.requirements import bare
-from virtoll.platforms.vm import Machine, agents_name
+from virtoll.platforms.vm import Machine, agents_name, end
 from virtoll.platforms.xen_domain import Console, Domain, configuration
 from virtoll.study.limits import Limits
 
@@ -88,13 +87,8 @@ def created(lab: Lab, place: Groups, wanted: Domain, directory: Path) -> Iterato
             confinement=Confinement(cgroup_procs=group.procs),
             cwd=directory,
         )
-        stack.callback(_end, group, process)
+        stack.callback(end, group, process)
         yield Machine("xl", process, group, place.cpus, directory, logs), log_fd
-
-
-def _end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
-    group.kill()
-    process.wait()
 
 
 def appeared(host: Host, machine: Machine, name: str, log_fd: int) -> tuple[int, Console]:
