@@ -205,7 +205,7 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
     is_here = False
     for path in sorted(directory.glob(f"{name}.jsonl")) if directory.is_dir() else []:
         try:
-            file = _locked(path, create=False)
+            file = _locked(path)
         except (_InUseError, FileNotFoundError):
             continue
         except HostError as error:
@@ -261,13 +261,13 @@ class ElsewhereError(HostError):
     """What could not be removed is on other machines: it is in nobody's way here."""
 
 
-def _locked(path: Path, *, create: bool) -> int:
+def _locked(path: Path) -> int:
     """An open, locked descriptor of the file that is at ``path`` now (not of one deleted while we waited).
 
     FileNotFoundError where there is none to be had; _InUseError when a living virtoll holds it.
     """
     deadline = time.monotonic() + _LOCK_GRACE_S
-    while (file := _locked_at_once(path, create=create, deadline=deadline)) is None:
+    while (file := _locked_at_once(path, create=False, deadline=deadline)) is None:
         pass
     return file
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import opened, state_directory
-from virtoll.images import inside
+from virtoll.images import disk, inside
 from virtoll.images.base import Image
 from virtoll.images.cached import cached, remove
 
@@ -76,11 +76,8 @@ def base(
 
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a ploop")
-        used = int(
-            host.run(["du", "--summarize", "--block-size=1", f"{image.rootfs}/."], timeout_s=300).text.split()[0]
-        )
         partial.mkdir(mode=0o700)
-        size = f"{size_kib(used, free_bytes)}K"
+        size = f"{size_kib(disk.used_bytes(host, image), free_bytes)}K"
         host.run(["ploop", "init", "-s", size, "-t", "ext4", str(partial / "root.hds")], timeout_s=900)
         with _mounted(host, partial / DESCRIPTOR) as root:
             host.run(["cp", "--archive", f"{image.rootfs}/.", str(root)], timeout_s=900)
