@@ -142,6 +142,17 @@ def test_a_connection_that_cannot_be_made_is_told(played: Played, tmp_path: Path
         pytest.fail("there is none")
 
 
+def test_the_socket_of_an_earlier_connection_is_not_this_ones(played: Played, tmp_path: Path) -> None:
+    """A killed client leaves its socket: whoever only waits for one would go on before it is let in."""
+    shared = Ssh(LocalHost(), DESTINATION, tmp_path / "s")
+    with shared.connected():
+        pass
+    assert (tmp_path / "s").exists()
+    played.becomes("fails", ssh_double.SAYS["key"])
+    with pytest.raises(HostError, match="accepts none of our keys"), shared.connected():
+        pytest.fail("there is none")
+
+
 def test_who_inherits_the_clients_words_holds_nobody_up(
     played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ class Ssh:
             what = f"its path is longer than the {_MOST_SOCKET_CHARS} bytes that a socket's may have here"
             remedy = "let VIRTOLL_STATE name a directory with a shorter path"
             raise HostError(what, where=str(self.control), remedy=remedy)
+        self.control.unlink(missing_ok=True)  # an earlier one's, which was killed: it would pass for this one's
         argv = [*self._client("ControlMaster=yes"), "-N", "--", self.destination]
         process = self.host.spawn(argv, stderr=subprocess.PIPE)
         assert process.stderr is not None
