@@ -23,8 +23,9 @@ from synthetic_programme import write_programme
 from test_conference import run_of as conference
 from test_knee import TEXT
 from virtoll import cli
+from virtoll.analysis import keeping
 from virtoll.analysis.keeping import keep
-from virtoll.analysis.load import read_run
+from virtoll.analysis.load import Run, read_run
 from virtoll.errors import StoreError
 from virtoll.files.confined import unpacked
 from virtoll.record.model import TrialRecord
@@ -146,6 +147,22 @@ def test_it_lands_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is damaged"):
         keep(run, tmp_path / "kept")
     assert {path.name for path in tmp_path.iterdir()} == {"run", "there"}
+
+
+def test_a_run_under_way_is_not_kept(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that is sealed after the records were read would be there without its tables."""
+    lines = (run / "trials.jsonl").read_bytes().splitlines(keepends=True)
+
+    def read_before_the_last(directory: Path) -> Run:
+        (run / "trials.jsonl").write_bytes(b"".join(lines[:-1]))
+        found = read_run(directory)
+        (run / "trials.jsonl").write_bytes(b"".join(lines))
+        return found
+
+    monkeypatch.setattr(keeping, "read_run", read_before_the_last)
+    with pytest.raises(StoreError, match="still under way"):
+        keep(run, tmp_path / "kept")
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,11 @@ def _write(run: Run, target: Path) -> Kept:
 
 def _log_of(run: Run) -> bytes:
     """The lines of the records that were read. StoreError where one has come since: the run is still under way."""
-    store = RunDirectory(run.directory)
-    if len(store.records()) != len(run.records):
+    log = RunDirectory(run.directory).log
+    if log.count(b"\n") != len(run.records):
         what = "a trial was sealed while it was read: the run is still under way"
         raise StoreError(what, where=str(run.directory), remedy="keep it when it has ended")
-    return store.log
+    return log
 
 
 def _documents(directory: Path) -> Iterator[str]:
