@@ -120,6 +120,8 @@ def test_a_helper_that_is_not_in_an_arms_cost_is_named(run: Path, tmp_path: Path
     (other / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (told,) = (sentence for sentence in Cpu().text(find(other)) if "without" in sentence)
     assert told.startswith(f"{DOCKER.label}: without vzctl exec2, which stands beside its control group")
+    (figure,) = (each for each in Cpu().figures(find(other)) if each.name == "cpu")
+    assert f"helpers included (QEMU's and UML's own threads, docker-proxy), but of {DOCKER.label} not" in figure.caption
 
 
 @pytest.mark.parametrize("words", [("advise",), ("history",), ("export",)])

@@ -60,10 +60,12 @@ def _cpu(findings: Findings) -> Figure | None:
     if not any(row["seen"] == "outside" for row in rows):
         return None
     what = f"CPU-seconds per 1,000 {findings.work}"
+    beside = "".join(f", but of {label} not {helper}" for label, helper in findings.not_booked.items())
     caption = (
         "Filled marks: all CPU time the host spent on the instance, helpers included (QEMU's and UML's own threads, "
-        "docker-proxy). Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside "
-        "would miss the difference; an instance that is shown the whole machine's counters counts its neighbours too. "
+        f"docker-proxy){beside}. "
+        "Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside would miss the "
+        "difference; an instance that is shown the whole machine's counters counts its neighbours too. "
         "Logarithmic scale."
     )
     shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]
