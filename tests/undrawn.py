@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from virtoll.report.page import Drawn
 
 ARGV = [sys.executable, __file__]
-_finish = measuring._finish
+_finish = measuring.finish
 
 
 def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
@@ -47,6 +47,6 @@ def _finish_undrawn(*arguments: Any, **options: Any) -> int:
 
 if __name__ == "__main__":
     take_turns()
-    vars(measuring)["_finish"] = _finish_undrawn
+    vars(measuring)["finish"] = _finish_undrawn
     vars(begin)["_load"] = nothing
     cli.main()

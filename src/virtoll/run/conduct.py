@@ -30,13 +30,18 @@ def run_study(request: Request) -> int:
 def run_made(request: Request, study: Study, file: str) -> int:
     """The same, of a study that was made of ``file`` already."""
     host = LocalHost()
-    if request.dry_run:
+    if request.dry_run and request.cluster is None:
         return dry.show_plan(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
-    from virtoll.run import measuring  # with it comes the analysis, which takes as long to import as all else
+    from virtoll.run import (
+        measuring,
+        over_hosts,
+    )  # with them comes the analysis, which takes as long to import as all else
 
+    if request.cluster is not None:
+        return over_hosts.begin(study, request, file, out)
     return measuring.begin(Stage(study, host), request, file, out)
 
 
@@ -49,8 +54,11 @@ def _resume(request: Request) -> int:
     if request.dry_run:
         pending = [*directory.pending(), *(more.trials if more else ())]
         return dry.show_pending(directory.plan, pending, as_json=request.as_json)
-    from virtoll.run import measuring  # see above
+    from virtoll.run import measuring, over_hosts  # see above
 
+    over_hosts.refuse_going_on(directory.plan, request)
+    if request.cluster is not None:
+        return over_hosts.go_on(directory, _study_of(directory), request)
     return measuring.go_on(directory, Stage(_study_of(directory), LocalHost()), more, request)
 
 

@@ -1,0 +1,163 @@
+"""The hosts that wait at a scheduler of Dask's, as those of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+
+from virtoll.errors import HostError
+from virtoll.run.fleet import Answer
+from virtoll.run.handed import MOST_BYTES
+from virtoll.run.hosting import answer
+from virtoll.run.trusted import KEPT, MARK, REACH_S, SETTINGS, reach, remedy_of, security, settle, unreached
+
+_MUST = ("distributed.scheduler.allowed-failures", "distributed.scheduler.work-stealing")
+_LOOK_S = 2.0  # how often it is looked whether those who are at work are still there
+_HANDOVER_S = 120.0  # for the bytes of a turn that is over
+
+
+@dataclass(frozen=True)
+class _Came:
+    """An answer that is there, or will never be."""
+
+    host: str
+    future: Any
+
+
+class DaskCluster:
+    """The hosts that wait at a scheduler, as `virtoll.run.fleet.Cluster`; one order at a time for each."""
+
+    def __init__(self, address: str, tls: Path | None, run: str) -> None:
+        settle()
+        self._address, self._run = address, run
+        secure = security(address, tls)
+        asyncio.run(reach(address, secure, "client"))
+        self._inbox: queue.SimpleQueue[_Came] = queue.SimpleQueue()
+        self._count = 0
+        self._at_work: dict[str, Any] = {}  # by host, the future of its order
+        self._kept: list[Any] = []
+        try:
+            self._client = distributed.Client(address, security=secure, timeout=REACH_S, set_as_default=False)
+        except (TimeoutError, OSError) as error:
+            raise HostError(unreached(error), where=address, remedy=remedy_of(error)) from None
+        try:
+            self._expect_settings()
+            self._hosts = self._found()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Their names, sorted."""
+        return tuple(sorted(self._hosts))
+
+    def ask(self, host: str, order: bytes) -> None:
+        """Give an order; `next` gives the answer."""
+        if host not in {key.split(":")[1] for key in (each.key for each in self._kept)}:
+            self._kept.append(self._submit(host, f"{KEPT}{host}:{self._run}", str, self._run))
+        self._count += 1
+        future = self._submit(host, f"virtoll-order:{host}:{self._run}:{self._count}", answer, host, order)
+        self._at_work[host] = future
+        future.add_done_callback(lambda done: self._inbox.put(_Came(host, done)))
+
+    def next(self) -> Answer:
+        """Wait for the next answer of anybody."""
+        while True:
+            try:
+                came = self._inbox.get(timeout=_LOOK_S)
+            except queue.Empty:
+                gone = self._gone()
+                if gone is not None:
+                    return gone
+                continue
+            if self._at_work.get(came.host) is came.future or self._is_same(came):
+                del self._at_work[came.host]
+                return self._answered(came)
+
+    def close(self) -> None:
+        """Leave; each host that still worked for us undoes what it has under way."""
+        with suppress(Exception):
+            self._client.close(timeout=REACH_S)
+
+    def _is_same(self, came: _Came) -> bool:
+        waited = self._at_work.get(came.host)
+        return waited is not None and waited.key == came.future.key
+
+    def _submit(self, host: str, key: str, function: Callable[..., Any], *args: object) -> Any:
+        return self._client.submit(
+            function,
+            *args,
+            key=key,
+            workers=[self._hosts[host]],
+            allow_other_workers=False,
+            resources={} if key.startswith(KEPT) else {MARK: 1},
+            retries=0,
+            pure=False,
+        )
+
+    def _answered(self, came: _Came) -> Answer:
+        future = came.future
+        if future.status == "cancelled":
+            return Answer(came.host, lost=f"the scheduler at {self._address} is gone")
+        if future.status == "error":
+            return Answer(came.host, lost=_lost(future))
+        try:
+            size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
+            if size > MOST_BYTES:
+                return Answer(came.host, data=b"", lost=f"its answer is {size:,} B: more than any host hands back")
+            return Answer(came.host, data=future.result(timeout=_HANDOVER_S))
+        except Exception as error:
+            return Answer(came.host, lost=f"its answer did not arrive: {type(error).__name__}: {error}")
+
+    def _gone(self) -> Answer | None:
+        """One that is at work and has left the scheduler without a word."""
+        if not self._at_work:
+            raise AssertionError("nobody is at work")
+        try:
+            there = set(self._client.scheduler_info(n_workers=-1)["workers"])
+        except Exception:
+            return None  # then its futures are cancelled, and tell it
+        for host in self._at_work:
+            if self._hosts[host] not in there:
+                del self._at_work[host]
+                return Answer(host, lost="its worker has left")
+        return None
+
+    def _expect_settings(self) -> None:
+        """HostError for a scheduler that would have something measured twice."""
+        for name in _MUST:
+            found = self._client.run_on_scheduler(dask.config.get, name)
+            if found != SETTINGS[name]:
+                raise HostError(
+                    f"this scheduler has {name} = {found}: it could have a trial measured twice",
+                    where=self._address,
+                    remedy="start it by `virtoll scheduler`",
+                )
+
+    def _found(self) -> dict[str, str]:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        found = {str(each["name"]): where for where, each in workers.items() if MARK in each["resources"]}
+        if not found:
+            raise HostError(
+                "no host waits at this scheduler",
+                where=self._address,
+                remedy=f"on each: virtoll worker {self._address}",
+            )
+        return found
+
+
+def _lost(future: Any) -> str:
+    """Why a task failed that never fails by itself: an answer that is an error is no failure."""
+    error = future.exception(timeout=_HANDOVER_S)
+    if isinstance(error, distributed.KilledWorker):
+        return "its worker was lost"
+    return f"its worker failed: {type(error).__name__}: {error}"

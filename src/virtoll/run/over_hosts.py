@@ -1,0 +1,277 @@
+"""One study over many hosts: each measures whole blocks, and the one writer here seals what they hand back.
+
+A host is a blocking factor: native and all arms of a block are measured on one, so that ratios are of one machine. What
+a host is asked for is written down before it is asked (the trial's directory), so that nothing can have been measured
+that nobody knows of, whoever is lost in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from virtoll.errors import Problem, StoreError, StudyError, TrialError
+from virtoll.platforms.base import platforms
+from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
+from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.run.execute import Guarded, in_turn, seal_killed
+from virtoll.run.fleet import OPTION, Answer, Cluster, Fleet, needs_dask, refusal
+from virtoll.run.handed import unpacked
+from virtoll.run.hosting import Order, Ready
+from virtoll.run.measuring import finish
+from virtoll.run.progress import Progress, progress
+from virtoll.run.request import Request
+from virtoll.study import document
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
+from virtoll.trial.treatment import treatments
+from virtoll.units import plural
+
+
+def connected(request: Request, run: str) -> Cluster:
+    """The hosts at the scheduler that a request names, for the ``run`` of orders that bear this mark."""
+    try:
+        from virtoll.run.cluster import DaskCluster  # only whoever has several hosts needs Dask
+    except ImportError as error:
+        raise needs_dask(error) from None
+    return DaskCluster(str(request.cluster), request.tls, run)
+
+
+def begin(study: Study, request: Request, file: str, out: Path) -> int:
+    """Make the run directory ``out``, have its blocks measured, build the report, and return the exit code."""
+    refuse(study, request)
+    run = secrets.token_hex(8)
+    with progress(as_json=request.as_json) as told, closing(connected(request, run)) as cluster:
+        fleet = Fleet(cluster, run, told.say)
+        arms, skipped = fleet.look(study, file)
+        ready = fleet.agreed(fleet.prepare(arms, skipped))
+        plan = planned(study, arms, ready)
+        there = {host: each.environment for host, each in ready.items()}
+        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
+        directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
+        told.say(f"{len(there)} hosts, {study.blocks} blocks each: {', '.join(there)}")
+        why = measure(directory, fleet, told)
+    return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
+
+
+def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
+    """Have measured what is left of a run, by those of its hosts that are there and still the same."""
+    plan, why = directory.plan, ""
+    arms = list({trial.arm.label: trial.arm for trial in plan.trials}.values())
+    run = secrets.token_hex(8)
+    with progress(as_json=request.as_json) as told:
+        if names := {trial.host for trial in directory.pending()}:
+            with closing(connected(request, run)) as cluster:
+                fleet = Fleet(cluster, run, told.say)
+                fleet.keep_only(names)
+                fleet.look(study, str(directory.path / "study.json"), arms)
+                for host, each in fleet.prepare(arms, []).items():
+                    fleet.expect_same(host, directory.environment_of(host), each.environment)
+                why = measure(directory, fleet, told)
+    return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
+
+
+def refuse(study: Study, request: Request) -> None:
+    """StudyError for what several hosts cannot do, or not yet: what would come of it has no honest interval."""
+    told = {
+        "--dry-run": request.dry_run,
+        "--budget": request.budget_s is not None,
+        "--decide": request.decide is not None,
+        "--precision": request.precision is not None,
+    }
+    problems = [
+        Problem(f"{option} is for a run on one machine", option, "leave it out, or leave out --cluster")
+        for option, given in told.items()
+        if given
+    ]
+    if study.servers or any(treatment.neighbour.aggressor for treatment in treatments(study)):
+        what = f"{study.name} sets instances beside each other: what that does is told for one machine only"
+        problems.append(Problem(what, OPTION, "run it on each host by itself"))
+    if problems:
+        raise StudyError(problems)
+
+
+def refuse_going_on(plan: Plan, request: Request) -> None:
+    """StudyError where a run of hosts is gone on with by this machine, one of this machine by hosts, or extended."""
+    hosts = sorted(set(plan.hosts.values()))
+    if hosts and request.cluster is None:
+        what = f"this run is measured by {', '.join(hosts)}"
+        raise StudyError([Problem(what, request.study, "name their scheduler: --cluster tls://HOST:8786")])
+    if not hosts and request.cluster is not None:
+        raise StudyError([Problem("this run is of one machine, and goes on there", OPTION, "leave it out")])
+    if hosts and request.blocks is not None and request.blocks != plan.blocks:
+        what = "a run of several hosts is not extended"
+        raise StudyError([Problem(what, "--blocks", "leave it out, or begin a new run")])
+
+
+def _how(request: Request) -> str:
+    return f" --cluster {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
+
+
+def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], notes: Mapping[str, Any]) -> Environment:
+    """What all hosts have alike, and what each has of its own: so a run is comparable with one of the same hosts."""
+    first = next(iter(there.values()))
+    comparable = _alike([each.comparable for each in there.values()])
+    own = {host: _rest(each.comparable, comparable) for host, each in there.items()}
+    return Environment(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        virtoll=first.virtoll,
+        comparable={**comparable, "hosts": own},
+        notes={key: value for key, value in notes.items() if value},
+        skipped=list(skipped),
+        warnings=[f"{host}: {warning}" for host, each in there.items() for warning in each.warnings],
+    )
+
+
+def _alike(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in each[0].items():
+        values = [other.get(key) for other in each]
+        if all(isinstance(one, dict) for one in values):
+            found[key] = _alike([one for one in values if isinstance(one, dict)])
+        elif all(one == value and key in other for one, other in zip(values, each, strict=True)):
+            found[key] = value
+    return found
+
+
+def _rest(mine: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in mine.items():
+        if key not in shared:
+            found[key] = value
+        elif isinstance(value, dict) and value != shared[key]:
+            found[key] = _rest(value, shared[key])
+    return found
+
+
+def planned(study: Study, arms: Sequence[Arm], ready: Mapping[str, Ready]) -> Plan:
+    """As many blocks of the study on every host, each host's among the others': a late half hour is nobody's alone.
+
+    Where memory divides the arms, it is by the host that holds fewest beside each other.
+    """
+    hosts = sorted(ready)
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    groups = max((each.groups for each in ready.values()), key=len)
+    plan = make_plan(dataclasses.replace(study, blocks=study.blocks * len(hosts)), arms, overhead_s, groups=groups)
+    trials = [trial.model_copy(update={"host": hosts[(trial.block - 1) % len(hosts)]}) for trial in plan.trials]
+    return plan.model_copy(update={"trials": trials, "estimate_s": plan.estimate_s / len(hosts)})
+
+
+def measure(directory: RunDirectory, fleet: Fleet, told: Progress) -> str:
+    """Have performed what is pending, and seal it; why not all of it was, or "" where it was."""
+    with directory.writing():
+        told.planned(directory.plan, directory.records())
+        reporter = Guarded(told)
+        seal_killed(directory, reporter)  # first: what was killed in its middle is pending again, under a new id
+        measuring = _Measuring(directory, fleet, reporter, directory.pending())
+        try:
+            measuring.all()
+        except BaseException as error:
+            measuring.give_up(f"{INTERRUPTED}{'by the user' if isinstance(error, KeyboardInterrupt) else error}")
+            raise
+        left = len(directory.pending())
+    if not left:
+        return ""
+    why = "".join(f"; {host}: {why}" for host, why in measuring.lost.items())
+    return f"{left} {plural('trial') if left > 1 else 'trial'} left{why}"
+
+
+@dataclass
+class _Asked:
+    """What a host is at: trials of one turn that are not sealed, or, where there are none, its lab."""
+
+    at: str  # ISO 8601, UTC, here
+    turn: list[PlannedTrial]
+
+
+@dataclass
+class _Measuring:
+    """Each host is given its turns in the plan's order, one when the one before is sealed."""
+
+    directory: RunDirectory
+    fleet: Fleet
+    reporter: Guarded
+    pending: Sequence[PlannedTrial]
+    lost: dict[str, str] = field(default_factory=dict)  # hosts that ended before their last trial, and why
+    _turns: dict[str, deque[list[PlannedTrial]]] = field(default_factory=dict)
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+
+    def all(self) -> None:
+        """To the end of each, or its loss."""
+        for host in self.fleet.hosts:
+            mine = [trial for trial in self.pending if trial.host == host]
+            self._turns[host] = deque(in_turn(mine))
+            self._order(host, Order(run=self.fleet.run, kind="wire", trials=mine))
+        at_work = len(self.fleet.hosts)
+        while at_work:
+            at_work -= not self._goes_on(self.fleet.cluster.next())
+        self.reporter.expect_heard()
+
+    def give_up(self, why: str) -> None:
+        """Seal what is under way anywhere, as far as it can be."""
+        for host in list(self._asked):
+            with suppress(StoreError):  # which is what ended it: then the trial's directory tells
+                self._seal_undone(host, why)
+
+    def _goes_on(self, said: Answer) -> bool:
+        """Take an answer, and give the next order; false where that host is done, or lost."""
+        host = said.host
+        if host not in self._asked:
+            return False  # it has said its last
+        lost = said.lost or (refusal(said.data) if isinstance(said.data, bytes) else None)
+        if lost:
+            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}")
+            self.lost[host] = lost.splitlines()[0]
+            return False
+        if self._keep(host, said.data) and self._turns[host] and self.reporter.is_heard:
+            self._give(host, self._turns[host].popleft())
+        else:
+            self._asked.pop(host, None)
+            self.fleet.order(host, Order(run=self.fleet.run, kind="end"))
+        return True
+
+    def _give(self, host: str, turn: list[PlannedTrial]) -> None:
+        """Write down that they are begun, then have them begun."""
+        for trial in turn:
+            self.reporter.trial_started(trial)
+            self.directory.trial_directory(trial)
+        self._order(host, Order(run=self.fleet.run, kind="perform", trials=turn))
+
+    def _order(self, host: str, order: Order) -> None:
+        turn = order.trials if order.kind == "perform" else []
+        self._asked[host] = _Asked(datetime.now(UTC).isoformat(timespec="milliseconds"), list(turn))
+        self.fleet.order(host, order)
+
+    def _keep(self, host: str, data: object) -> bool:
+        """Seal what a host has handed back; false where it cannot be read, and what it says is not asked for again."""
+        turn = self._asked[host].turn
+        if not turn:
+            return True  # it has wired its lab
+        try:
+            handed = unpacked(data, turn)
+        except TrialError as error:
+            self.lost[host] = str(error)
+            self._seal_undone(host, f"{host}: {error}")
+            return False
+        for each in handed:
+            for name, content in each.files.items():
+                self.directory.write_raw(each.record.trial, name, content)
+            self.directory.seal(each.record)
+            turn.remove(each.record.trial)
+            self.reporter.trial_sealed(each.record)
+        return True
+
+    def _seal_undone(self, host: str, why: str) -> None:
+        """Those that a host had been asked for are failed, and never unknown."""
+        asked = self._asked.pop(host)
+        for trial in asked.turn:
+            record = TrialRecord(trial=trial, status="failed", reason=why, started_at=asked.at)
+            self.directory.seal(record)
+            self.reporter.trial_sealed(record)

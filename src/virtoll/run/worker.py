@@ -1,0 +1,223 @@
+"""What waits for studies: a fleet's scheduler, and the worker on each of its hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import distributed
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from virtoll.errors import HostError
+from virtoll.run.hosting import hosting
+from virtoll.run.trusted import KEPT, MARK, REACH_S, host_and_port, reach, security, settle
+
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+_HTTP = "127.0.0.1:0"  # where Dask's web server, which cannot be left out, listens and answers nothing
+
+
+async def scheduler(address: str, tls: Path | None) -> distributed.Scheduler:
+    """A scheduler that listens at an address of this machine."""
+    secure = security(address, tls)
+    scheme, _, rest = address.partition("://")
+    host, port = host_and_port(address, rest)
+    return await distributed.Scheduler(
+        host=host,
+        port=port,
+        protocol=f"{scheme}://",
+        security=secure,
+        dashboard=False,
+        dashboard_address=_HTTP,
+        allowed_failures=0,
+    )
+
+
+async def worker(address: str, name: str, tls: Path | None, executor: Executor) -> distributed.Worker:
+    """The worker of this host, which listens where the scheduler is reached from, and nowhere else."""
+    secure = security(address, tls)
+    await reach(address, secure, "worker")
+    scheme, _, rest = address.partition("://")
+    host, port = host_and_port(address, rest)
+    return await distributed.Worker(
+        address,
+        name=name,
+        nthreads=1,
+        executor=executor,
+        resources={MARK: 1},
+        host=_own_address(host, port),
+        protocol=f"{scheme}://",
+        security=secure,
+        memory_limit=0,
+        dashboard=False,
+        dashboard_address=_HTTP,
+        death_timeout=REACH_S,
+        plugins=(_Leaving(name, executor),),
+    )
+
+
+def _own_address(host: str, port: int) -> str:
+    """That of this host, as the scheduler sees it. Nothing is sent."""
+    family, kind, *_, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(there)
+        return str(probe.getsockname()[0])
+
+
+class OneByOne(Executor):
+    """Carries out what a worker is given in the thread that calls `run`: a command's main thread, as in a local run,
+    for only that one is interrupted, and children die with the thread that started them.
+
+    ``interrupt`` makes a KeyboardInterrupt in that thread.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_busy = self._is_cut_short = False
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Behind what was submitted before."""
+        future: Future[_T] = Future()
+
+        def carry_out() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except KeyboardInterrupt:
+                future.set_exception(RuntimeError("interrupted"))
+                raise
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._queue.put(carry_out)
+        return future
+
+    def cut_short(self) -> None:
+        """Interrupt what is being carried out, if anything is."""
+        with self._lock:
+            if self._is_busy and not self._is_cut_short:
+                self._is_cut_short = True
+                self._interrupt()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """End `run`, once what is being carried out has been undone; that is not waited for here."""
+        self._queue.put(None)
+        self.cut_short()
+
+    def run(self) -> None:
+        """Until it is shut down. KeyboardInterrupt where somebody else than `cut_short` interrupts."""
+        while True:
+            try:
+                work = self._queue.get()
+                if work is None:
+                    return
+                with self._lock:
+                    self._is_busy = True
+                work()
+            except KeyboardInterrupt:
+                with self._lock:
+                    is_ours, self._is_cut_short = self._is_cut_short, False
+                if not is_ours:
+                    raise
+            finally:
+                with self._lock:
+                    self._is_busy = False
+
+
+class _Leaving(WorkerPlugin):  # type: ignore[misc]
+    """Ends a run's session when the one who gave its orders is gone: then Dask frees what it had the worker keep."""
+
+    def __init__(self, name: str, executor: Executor) -> None:
+        self.name = f"virtoll-leaving-{name}"
+        self._host, self._executor = name, executor
+
+    def transition(self, key: object, start: str, finish: str, **_: object) -> None:
+        """Dask tells of each step of each task."""
+        if start == "memory" and finish in ("released", "forgotten") and str(key).startswith(KEPT):
+            run = str(key).rpartition(":")[2]
+            self._executor.submit(hosting(self._host).end, run)
+            if isinstance(self._executor, OneByOne) and hosting(self._host).run == run:
+                self._executor.cut_short()
+
+
+def serve_scheduler(address: str, tls: Path | None) -> int:
+    """`virtoll scheduler`: until Ctrl-C."""
+    settle()
+
+    async def live() -> None:
+        there = await scheduler(address, tls)
+        print(f"virtoll: a scheduler listens at {there.address}; Ctrl-C ends it", flush=True)
+        try:
+            await there.finished()
+        finally:
+            await there.close()
+
+    _in_words(lambda: asyncio.run(live()), address)
+    return 0
+
+
+def serve_worker(address: str, name: str, tls: Path | None) -> int:
+    """`virtoll worker`: until Ctrl-C, or until the scheduler is gone. HostError says which it was, and what failed."""
+    settle()
+    executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGINT))
+    there: list[distributed.Worker] = []
+    failed: list[BaseException] = []
+
+    async def live() -> None:
+        there.append(await worker(address, name, tls, executor))
+        print(f"virtoll: {name} waits for studies from {address}; Ctrl-C ends it", flush=True)
+        await there[0].finished()
+
+    def in_the_background() -> None:
+        try:
+            asyncio.run(live())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            executor.shutdown()
+
+    background = threading.Thread(target=in_the_background, name="dask", daemon=True)
+    background.start()
+    try:
+        executor.run()
+    finally:
+        hosting(name).end()
+        if there:
+            with suppress(Exception):
+                there[0].loop.add_callback(there[0].close, executor_wait=False)
+        background.join(REACH_S)
+
+    def said() -> None:
+        if failed:
+            raise failed[0]
+        raise HostError(
+            "the scheduler is gone", where=address, remedy="start both again; runs go on where they stopped"
+        )
+
+    _in_words(said, address)
+    return 0
+
+
+def _in_words(do: Callable[[], None], address: str) -> None:
+    """What Dask raises where an address cannot be used, as a HostError."""
+    try:
+        do()
+    except (TimeoutError, OSError, ValueError, RuntimeError) as error:
+        raise HostError(
+            str(_innermost(error)), where=address, remedy="see that the address is this machine's, or can be reached"
+        ) from None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
