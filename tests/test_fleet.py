@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import dask
 import pytest
 
-from virtoll.run import environment
-from yard import Yard, environment_here
+from virtoll import cli
+from virtoll.errors import PlatformError
+from virtoll.fakes import fake_environment
+from virtoll.hosts.ledger import state_directory
+from virtoll.hosts.lock import exclusive
+from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.report.findings import find
+from virtoll.run import alone, cluster, environment, hosting
+from virtoll.run.hosting import Order
+from virtoll.run.trusted import settle
+from yard import PATIENCE_S, SMALL, Yard, environment_here
 
 pytestmark = pytest.mark.usefixtures("undrawn")
+
+settle()
 
 
 @pytest.fixture
@@ -23,15 +41,368 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
         made.end()
 
 
-def test_every_host_runs_whole_blocks_and_the_record_names_it(yard: Yard) -> None:
+def once(host: str, do: Any, *, at: int = 2) -> Any:
+    """For `Yard.before`: do it in the ``at``-th trial of a host, once."""
+    seen: Counter[str] = Counter()
+
+    def before(trial: PlannedTrial) -> None:
+        seen[trial.host] += 1
+        if trial.host == host and seen[host] == at:
+            do()
+
+    return before
+
+
+def by_status(records: list[TrialRecord]) -> dict[str, int]:
+    return dict(Counter(record.status for record in records))
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr()
+    return " ".join(f"{said.out} {said.err}".split())
+
+
+# -- the whole way ----------------------------------------------------------------------------------------
+
+
+def test_every_host_runs_whole_blocks_and_the_record_names_it(yard: Yard, capsys: Any) -> None:
     yard.start("node1", "node2", "node3")
     assert yard.run() == 0
     directory = yard.run_directory
     records = directory.records()
-    assert len(records) == 3 * 9
-    assert {record.status for record in records} == {"valid"}
-    hosts = {record.trial.block: record.trial.host for record in records}
-    assert sorted(hosts.values()) == ["node1", "node1", "node1", "node2", "node2", "node2", "node3", "node3", "node3"]
+    assert by_status(records) == {"valid": 3 * 9}
+    hosts = directory.plan.hosts
+    assert Counter(hosts.values()) == {"node1": 3, "node2": 3, "node3": 3}
+    assert {record.trial.block: record.trial.host for record in records} == hosts
     for host in ("node1", "node2", "node3"):
         assert directory.environment_of(host).comparable["machine"] == {"cpu_model": "fake"}
+        mine = [record.trial for record in records if record.trial.host == host]
+        assert [trial.id for trial in mine] == [t.id for t in directory.plan.trials if t.host == host], "in its order"
     assert all((yard.out / "trials" / record.trial.id / "latency.parquet").is_file() for record in records)
+    assert "3 hosts, 3 blocks each: node1, node2, node3" in told(capsys)
+    assert not list(state_directory().glob("fleet-*")), "what was handed back is gone from the hosts"
+
+
+def test_one_host_is_a_fleet_too(yard: Yard) -> None:
+    yard.start("node1")
+    assert yard.run() == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 9}
+
+
+def test_arms_in_rotation_go_turn_by_turn(yard: Yard) -> None:
+    yard.start("node1", "node2")
+    assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 18}
+
+
+def test_a_trial_that_fails_is_sealed_as_on_one_machine(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    yard.fail = {"b01-t0001": PlatformError("it never boots"), "b02-t0004": "limits in force"}
+    assert yard.run() == 1
+    found = {record.trial.id: record for record in yard.run_directory.records()}
+    assert by_status(list(found.values())) == {"valid": 16, "failed": 1, "invalid": 1}
+    assert found["b01-t0001"].reason == "it never boots"
+    assert found["b01-t0001"].trial.host == "node1"
+    assert len(found) == 18, "a trial that failed by itself is not tried again"
+
+
+def test_a_slow_host_holds_nobody_up(yard: Yard) -> None:
+    others_are_done = threading.Event()
+
+    def before(trial: PlannedTrial) -> None:
+        if trial.host == "node2" and trial.block == 6 and trial.position == 18:
+            others_are_done.set()
+        if trial.host == "node1":
+            assert others_are_done.wait(PATIENCE_S)
+
+    yard.start("node1", "node2")
+    yard.before = before
+    assert yard.run() == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 18}
+
+
+def test_clocks_apart_change_nothing_and_are_told(yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(time=lambda: time.time() - 7200))
+    yard.start("node1")
+    assert yard.run() == 0
+    apart_s = yard.run_directory.environment.notes["time of day apart, s"]["node1"]
+    assert 7190 < apart_s <= 7200
+    assert "node1: its time of day is 7,2" in told(capsys)
+
+
+# -- what the report says ---------------------------------------------------------------------------------
+
+
+def test_hosts_that_differ_are_told_apart_and_those_that_do_not_are_not(yard: Yard, capsys: Any) -> None:
+    yard.tolls = {"node1": {"native": 1.0, "docker": 1.25}, "node2": {"native": 2.0, "docker": 3.2}}
+    yard.start("node1", "node2")
+    assert yard.run(text=SMALL.replace("blocks = 3", "blocks = 5")) == 0
+    said = told(capsys)
+    assert "The hosts differ by more than chance" in said
+    assert "docker+routed: 0.6" in said
+    findings = find(yard.out)
+    (toll,) = findings.answering()
+    assert toll.ratio is not None
+    assert toll.ratio.value == pytest.approx(1 / math.sqrt(1.25 * 1.6), rel=0.02), "hosts weigh the same"
+    assert "by blocks within hosts" in toll.ratio.method
+    assert toll.ratio.n == 10
+    page = (yard.out / "report" / "index.html").read_text().replace("\u00a0", " ")
+    assert "How far do the hosts differ?" in page
+    assert "Hosts are a blocking factor" in page
+    assert "of another host they say nothing" in page
+
+
+def test_hosts_of_different_speed_and_equal_toll_are_one(yard: Yard, capsys: Any) -> None:
+    yard.tolls = {"node1": {"native": 1.0, "docker": 1.25}, "node2": {"native": 3.0, "docker": 3.75}}
+    yard.start("node1", "node2")
+    assert yard.run(text=SMALL.replace("blocks = 3", "blocks = 5")) == 0
+    assert "hosts differ" not in told(capsys)
+    (toll,) = find(yard.out).answering()
+    assert toll.ratio is not None
+    assert toll.ratio.value == pytest.approx(0.8, rel=0.02)
+
+
+def test_from_five_hosts_on_the_host_is_what_is_counted(yard: Yard) -> None:
+    names = [f"node{number}" for number in range(1, 6)]
+    yard.tolls = {name: {"native": 1.0, "docker": 1.2 + 0.05 * at} for at, name in enumerate(names)}
+    yard.start(*names)
+    assert yard.run(text=SMALL.replace("blocks = 3", "blocks = 2")) == 0
+    (toll,) = find(yard.out).answering()
+    assert toll.ratio is not None
+    assert (toll.ratio.n, toll.verdict.kind) == (5, "costs")
+    assert "t interval by hosts" in toll.ratio.method
+
+
+def test_how_many_users_a_host_carries_is_not_told_of_several(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    with pytest.raises(SystemExit) as end:
+        cli.main(["plan", str(yard.out), "--users", "100", "--host-cpus", "4", "--host-memory", "8GiB"])
+    assert end.value.code == 2
+    assert "several hosts measured it" in told(capsys)
+
+
+# -- who does not take part -------------------------------------------------------------------------------
+
+
+def test_a_host_with_another_image_or_agent_is_left_out_with_a_sentence(yard: Yard, capsys: Any) -> None:
+    yard.environments = {
+        "node1": fake_environment(images={"instance": "aa"}, agent="11", machine={"cpu_model": "old"}),
+        "node2": fake_environment(images={"instance": "bb"}, agent="22", machine={"cpu_model": "new"}),
+        "node3": fake_environment(images={"instance": "aa"}, agent="11", machine={"cpu_model": "new"}),
+    }
+    yard.start("node1", "node2", "node3")
+    assert yard.run() == 0
+    directory = yard.run_directory
+    assert set(directory.plan.hosts.values()) == {"node1", "node3"}
+    said = told(capsys)
+    assert "node2 does not take part: it would measure something else than node1" in said
+    assert "agent: was 11, is 22" in said
+    assert "images.instance: was aa, is bb" in said
+    comparable = directory.environment.comparable
+    assert comparable["images"] == {"instance": "aa"}, "what all have alike"
+    assert comparable["hosts"]["node3"] == {"machine": {"cpu_model": "new"}}, "and what each has of its own"
+    assert "node2" in directory.environment.notes["refused hosts"]
+    assert yard.hosting("node2").run is None, "it is free again"
+
+
+def test_a_host_of_another_version_is_left_out(yard: Yard, capsys: Any) -> None:
+    offer = hosting.Offer(virtoll="0.0.1", wall_s=time.time(), arms=[], skipped=[])
+    yard.instead["node2", "look"] = offer.model_dump_json().encode()
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    assert "node2 does not take part: its virtoll is 0.0.1, and this one is" in told(capsys)
+
+
+def test_a_host_where_another_virtoll_is_at_work_is_left_out(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(hosting, "alone", alone.alone)  # the lock that a local run takes
+    yard.start("node1")
+    with exclusive(state_directory()):
+        assert yard.run() == 3
+    said = told(capsys)
+    assert "no host can measure this node1: " in said
+    assert "another virtoll is at work here (process" in said
+    assert not yard.out.exists()
+    assert yard.run() == 0, "and the lock was given up"
+    with exclusive(state_directory()):
+        pass
+
+
+def test_two_studies_never_measure_on_one_host_at_once(yard: Yard) -> None:
+    answers = []
+    other = Order(run="another", kind="look", study={}, file="other.toml")
+    yard.before = once("node1", lambda: answers.append(yard.hosting("node1").answer(other.model_dump_json().encode())))
+    yard.start("node1")
+    assert yard.run() == 0
+    assert b"another study is at work here" in answers[0]
+    assert by_status(yard.run_directory.records()) == {"valid": 9}, "and the one that was there is not disturbed"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--decide", "5%"], "--decide: --decide is for a run on one machine"),
+        (["--precision", "2%"], "--precision is for a run on one machine"),
+        (["--budget", "1h"], "--budget is for a run on one machine"),
+        (["--dry-run"], "--dry-run is for a run on one machine"),
+    ],
+)
+def test_what_many_hosts_cannot_do_is_refused(yard: Yard, capsys: Any, options: list[str], said: str) -> None:
+    assert yard.run(*options) == 2
+    assert said in told(capsys)
+
+
+def test_without_workers_it_says_how_to_start_them(yard: Yard, capsys: Any) -> None:
+    assert yard.run() == 3
+    assert f"no host waits at this scheduler -> on each: virtoll worker {yard.address}" in told(capsys)
+
+
+# -- who is lost ------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_loses_its_trial_alone_and_comes_again(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2", "node3")
+    yard.before = once("node2", lambda: yard.kill("node2"))
+    assert yard.run() == 1
+    records = yard.run_directory.records()
+    (lost,) = [record for record in records if record.status != "valid"]
+    assert (lost.trial.host, lost.status) == ("node2", "failed")
+    assert lost.reason == "interrupted: node2: its worker was lost"
+    assert Counter(record.trial.host for record in records) == {"node1": 9, "node2": 2, "node3": 9}
+    assert "8 trials left; node2: its worker was lost" in told(capsys)
+
+    done = [record.trial.id for record in records]
+    yard.performed.clear()
+    yard.start("node2")
+    assert yard.go_on() == 0
+    assert not set(done) & set(yard.performed), "nothing sealed is measured again"
+    assert f"{lost.trial.id}r" in yard.performed
+    assert by_status(yard.run_directory.records()) == {"valid": 27, "failed": 1}
+
+
+def test_a_lost_scheduler_loses_nothing_sealed_and_another_goes_on(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    yard.before = once("node1", yard.lose_scheduler, at=3)
+    assert yard.run() == 1
+    records = yard.run_directory.records()
+    assert {record.reason.partition(": ")[0] for record in records if record.status == "failed"} == {"interrupted"}
+    assert "is gone" in told(capsys)
+    done = {record.trial.id for record in records}
+    performed = list(yard.performed)
+    assert set(performed) <= done, "nothing was measured that nobody knows of"
+
+    yard.performed.clear()
+    yard.start_scheduler()
+    yard.start("node1", "node2")
+    assert yard.go_on() == 0
+    assert not set(yard.performed) & done
+    assert by_status(yard.run_directory.records())["valid"] == 18
+
+
+def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, real = [], cluster.DaskCluster.next
+
+    def next_or_interrupt(self: cluster.DaskCluster) -> Any:
+        answered.append(1)
+        if len(answered) == 9:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(cluster.DaskCluster, "next", next_or_interrupt)
+    yard.start("node1", "node2")
+    assert yard.run() == 130
+    failed = [record for record in yard.run_directory.records() if record.status == "failed"]
+    assert {record.reason for record in failed} == {"interrupted: by the user"}
+    deadline = time.monotonic() + PATIENCE_S
+    while any(yard.hosting(name).run for name in ("node1", "node2")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    monkeypatch.setattr(cluster.DaskCluster, "next", real)
+    assert yard.go_on() == 0
+    assert by_status(yard.run_directory.records())["valid"] == 18
+
+
+def test_a_run_goes_on_without_the_host_that_is_not_there(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    yard.before = once("node2", lambda: yard.kill("node2"))
+    assert yard.run() == 1
+    yard.start("node3")
+    assert yard.go_on() == 3
+    assert "none of node2 is there" in told(capsys)
+
+
+def test_a_host_that_is_not_as_it_was_does_not_go_on(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    yard.before = once("node2", lambda: yard.kill("node2"))
+    assert yard.run() == 1
+    yard.environments["node2"] = fake_environment(machine={"cpu_model": "another"})
+    yard.start("node2")
+    assert yard.go_on() == 3
+    assert "machine.cpu_model: was fake, is another" in told(capsys)
+
+
+def test_a_run_of_hosts_goes_on_by_hosts_and_one_of_this_machine_here(yard: Yard, capsys: Any) -> None:
+    yard.start("node1")
+    assert yard.run() == 0
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(yard.out)])
+    assert end.value.code == 2
+    assert "this run is measured by node1" in told(capsys)
+    assert yard.go_on("--blocks", "9") == 2
+    assert "a run of several hosts is not extended" in told(capsys)
+    assert yard.go_on() == 0, "all is done: its report is built again"
+
+
+# -- what is not to be trusted ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "which end within their heading"),
+        (b"\xff" * 100, "which end within their heading"),
+        ("text", "a str, and no bytes"),
+        (b"\0" * 7 + b"\2{}", "no heading of trials"),
+    ],
+    ids=["nothing", "bytes", "text", "no heading"],
+)
+def test_garbage_is_no_trial_and_its_host_is_not_asked_again(
+    yard: Yard, capsys: Any, answer: object, said: str
+) -> None:
+    yard.instead["node2", "perform"] = answer
+    yard.start("node1", "node2")
+    assert yard.run() == 1
+    records = yard.run_directory.records()
+    (bad,) = [record for record in records if record.status != "valid"]
+    assert bad.trial.host == "node2"
+    assert bad.reason.startswith("node2: what its host handed back cannot be read")
+    assert said in bad.reason
+    assert by_status(records) == {"valid": 9, "failed": 1}
+    assert "8 trials left; node2: what its host" in told(capsys)
+
+
+def test_too_much_is_not_even_fetched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "MOST_BYTES", 2_000_000)
+    yard.instead["node2", "perform"] = b"x" * 3_000_000
+    yard.start("node1", "node2")
+    assert yard.run() == 1
+    (bad,) = [record for record in yard.run_directory.records() if record.status != "valid"]
+    assert "its answer is 3,000,0" in bad.reason
+
+
+@pytest.mark.parametrize("kind", ["look", "prepare"])
+def test_a_host_that_says_nonsense_first_does_not_take_part(yard: Yard, capsys: Any, kind: str) -> None:
+    yard.instead["node2", kind] = b"[" * 100_000
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    assert "node2 does not take part: its answer cannot be read" in told(capsys)
+
+
+def test_a_plain_dask_scheduler_is_refused(yard: Yard, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    yard.start("node1")
+    monkeypatch.setattr(cluster, "settle", lambda: None)
+    with dask.config.set({"distributed.scheduler.allowed-failures": 3}):  # of this process, and so of the scheduler
+        assert yard.run() == 3
+    assert "it could have a trial measured twice -> start it by `virtoll scheduler`" in told(capsys)

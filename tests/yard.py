@@ -18,7 +18,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Environment, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.run import hosting, worker
-from virtoll.run.hosting import Hosting
+from virtoll.run.hosting import Hosting, Order
 from virtoll.run.stage import Stage
 from virtoll.run.trusted import settle
 
@@ -71,6 +71,7 @@ class Yard:
     tolls: dict[str, Mapping[str, float]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
     spread: float = 0.01
+    instead: dict[tuple[str, str], object] = field(default_factory=dict)  # by host and kind of order: what is answered
     fail: dict[str, Any] = field(default_factory=dict)
     before: Callable[[PlannedTrial], None] = lambda _trial: None
     performed: list[str] = field(default_factory=list)
@@ -115,13 +116,15 @@ class Yard:
         """Workers of these names."""
         for name in names:
             executor = worker.OneByOne(lambda: None)  # a thread that is not the main one cannot be interrupted
-            thread = threading.Thread(target=executor.run, name=f"host {name}", daemon=True)
+            thread = threading.Thread(target=worker.carry_out, args=(executor, name), daemon=True)
             thread.start()
             there = self.loop.do(_made(worker.worker, self.address, name, self.tls, executor))
             self.hosts[name] = Host(name, there, executor, thread)
             self._all.append(self.hosts[name])
 
     def kill(self, name: str) -> None:
+        """Its process is gone with all it knew."""
+        self.hostings.pop(name)
         self.loop.do(self.hosts.pop(name).die())
 
     def lose_scheduler(self) -> None:
@@ -169,6 +172,9 @@ class _Told(Hosting):
         self._yard = yard
 
     def answer(self, data: bytes) -> bytes:
+        kind = Order.model_validate_json(data).kind
+        if (self._name, kind) in self._yard.instead:
+            return self._yard.instead[self._name, kind]  # type: ignore[return-value]
         there = self._yard.environments.get(self._name, fake_environment(machine={"cpu_model": "fake"}))
         environment_here.set(there)
         return super().answer(data)

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import INSTRUMENT, Condition
-from virtoll.analysis.estimates import Estimate, Floats, mean
+from virtoll.analysis.estimates import Estimate, Floats, mean, mean_of
+from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
@@ -187,7 +188,23 @@ class Matrix:
         if self.censored(metric, arm, condition)[0]:
             return None
         values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
-        return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
+        return self.mean(values, metric) if np.isfinite(values).any() else None
+
+    def mean(self, values: Floats, metric: str) -> Estimate:
+        """The mean of one value a block, in a metric's unit; over hosts where there are several. ValueError of none."""
+        unit, hosts = self.metrics[metric].unit, self.hosts
+        if len(set(hosts)) < 2:
+            return mean(values, unit)
+        summary = over_hosts(hosts, values[:, None], is_of_hosts=len(set(hosts)) >= MANY)
+        if summary is None:
+            raise ValueError("no finite value to summarise")
+        return mean_of(summary, unit, "mean over hosts of the mean over deployments, t interval")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """By block, the host that measured it; "" where the plan names none."""
+        named = self.run.plan.hosts
+        return tuple(named.get(block, "") for block in self.blocks)
 
     def censored(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:
         """In how many of a cell's valid trials a metric lies among the failed requests, and how many trials there are;

@@ -56,7 +56,6 @@ def _resume(request: Request) -> int:
         return dry.show_pending(directory.plan, pending, as_json=request.as_json)
     from virtoll.run import measuring, over_hosts  # see above
 
-    over_hosts.refuse_going_on(directory.plan, request)
     if request.cluster is not None:
         return over_hosts.go_on(directory, _study_of(directory), request)
     return measuring.go_on(directory, Stage(_study_of(directory), LocalHost()), more, request)
@@ -78,6 +77,20 @@ def _refuse_changes(request: Request, plan: Plan) -> None:
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
-    problems += refuse_another(plan, request.asked)
+    problems += refuse_another(plan, request.asked) or _of_hosts(plan, request)
     if problems:
         raise StudyError(problems)
+
+
+def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
+    """What is wrong where a run of several hosts goes on here, or is extended; or one of this machine elsewhere."""
+    hosts = sorted(set(plan.hosts.values()))
+    if not hosts:
+        remedy = "leave it out"
+        return [Problem("this run is of one machine, and goes on there", "--cluster", remedy)] * bool(request.cluster)
+    if request.blocks is not None and request.blocks != plan.blocks:
+        return [Problem("a run of several hosts is not extended", "--blocks", "leave it out, or begin a new run")]
+    if request.cluster is None and not request.dry_run:
+        what, remedy = f"this run is measured by {', '.join(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
+        return [Problem(what, request.study, remedy)]
+    return []

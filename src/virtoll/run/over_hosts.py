@@ -98,19 +98,6 @@ def refuse(study: Study, request: Request) -> None:
         raise StudyError(problems)
 
 
-def refuse_going_on(plan: Plan, request: Request) -> None:
-    """StudyError where a run of hosts is gone on with by this machine, one of this machine by hosts, or extended."""
-    hosts = sorted(set(plan.hosts.values()))
-    if hosts and request.cluster is None:
-        what = f"this run is measured by {', '.join(hosts)}"
-        raise StudyError([Problem(what, request.study, "name their scheduler: --cluster tls://HOST:8786")])
-    if not hosts and request.cluster is not None:
-        raise StudyError([Problem("this run is of one machine, and goes on there", OPTION, "leave it out")])
-    if hosts and request.blocks is not None and request.blocks != plan.blocks:
-        what = "a run of several hosts is not extended"
-        raise StudyError([Problem(what, "--blocks", "leave it out, or begin a new run")])
-
-
 def _how(request: Request) -> str:
     return f" --cluster {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
 

@@ -90,6 +90,8 @@ class OneByOne(Executor):
         future: Future[_T] = Future()
 
         def carry_out() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(fn(*args, **kwargs))
             except KeyboardInterrupt:
@@ -149,6 +151,14 @@ class _Leaving(WorkerPlugin):  # type: ignore[misc]
                 self._executor.cut_short()
 
 
+def carry_out(executor: OneByOne, name: str) -> None:
+    """In this thread, all that a host is given, until its executor is shut down; nothing of any run is left then."""
+    try:
+        executor.run()
+    finally:
+        hosting(name).end()
+
+
 def serve_scheduler(address: str, tls: Path | None) -> int:
     """`virtoll scheduler`: until Ctrl-C."""
     settle()
@@ -188,9 +198,8 @@ def serve_worker(address: str, name: str, tls: Path | None) -> int:
     background = threading.Thread(target=in_the_background, name="dask", daemon=True)
     background.start()
     try:
-        executor.run()
+        carry_out(executor, name)
     finally:
-        hosting(name).end()
         if there:
             with suppress(Exception):
                 there[0].loop.add_callback(there[0].close, executor_wait=False)

@@ -1,0 +1,160 @@
+"""Blocks of several hosts: that intervals err as often as they say, and that hosts which differ are told apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from virtoll.analysis.estimates import LEVEL, Floats, over_conditions, summarise
+from virtoll.analysis.hosts import MANY, apart, by_host, over_hosts
+from virtoll.analysis.ratios import summary_under
+from virtoll.analysis.rules import FIXED, OverHosts, rule_of
+from virtoll.record.model import Arm, Plan, PlannedTrial
+
+STUDIES = 2000
+CHANCE = 3 * math.sqrt(0.05 * 0.95 / STUDIES)  # of a share of so many studies, at 5 %
+
+
+def hosts_of(count: int, blocks: int) -> tuple[str, ...]:
+    """So many blocks on each host, each host's among the others'."""
+    return tuple(f"h{block % count}" for block in range(count * blocks))
+
+
+def logs_of(rng: np.random.Generator, hosts: tuple[str, ...], tolls: Floats, spreads: Floats) -> Floats:
+    numbers = np.array([int(host[1:]) for host in hosts])
+    made: Floats = (tolls[numbers] + rng.normal(0, 1, len(hosts)) * spreads[numbers])[:, None]
+    return made
+
+
+def test_hosts_weigh_the_same_however_many_blocks_they_hold() -> None:
+    logs = np.array([[0.1], [0.1], [0.1], [0.5], [0.7]])
+    summary = over_hosts(("a", "a", "a", "b", "b"), logs, is_of_hosts=False)
+    assert summary is not None
+    assert summary.mean == pytest.approx((0.1 + 0.6) / 2)
+    assert summary.n == 5
+    assert summary.error == pytest.approx(0.1 / 2), "b's error over two hosts"
+    assert summary.freedom == pytest.approx(1), "all of it is b's"
+
+
+def test_equal_hosts_have_nearly_the_interval_of_as_many_blocks_of_one() -> None:
+    rng = np.random.default_rng(1)
+    hosts = hosts_of(3, 40)
+    logs = logs_of(rng, hosts, np.zeros(3), np.full(3, 0.02))
+    several, one = over_hosts(hosts, logs, is_of_hosts=False), over_conditions(logs)
+    assert several is not None
+    assert one is not None
+    assert several.half_width() == pytest.approx(one.half_width(), rel=0.05)
+
+
+@pytest.mark.parametrize("spreads", [(0.02, 0.02, 0.02), (0.01, 0.02, 0.08)], ids=["alike", "one is noisy"])
+@pytest.mark.parametrize("blocks", [3, 8])
+def test_with_few_hosts_the_interval_covers_the_mean_of_these(spreads: tuple[float, ...], blocks: int) -> None:
+    rng, hosts, tolls = np.random.default_rng(blocks), hosts_of(3, blocks), np.array([0.0, 0.1, 0.3])
+    missed = 0
+    for _ in range(STUDIES):
+        summary = over_hosts(hosts, logs_of(rng, hosts, tolls, np.array(spreads)), is_of_hosts=False)
+        assert summary is not None
+        missed += abs(summary.mean - tolls.mean()) > summary.half_width()
+    assert missed / STUDIES <= 0.05 + CHANCE
+
+
+def test_with_many_hosts_the_interval_covers_hosts_like_these_and_one_by_blocks_would_not() -> None:
+    rng, hosts = np.random.default_rng(2), hosts_of(MANY, 4)
+    missed = by_blocks = 0
+    for _ in range(STUDIES):
+        logs = logs_of(rng, hosts, rng.normal(0.1, 0.05, MANY), np.full(MANY, 0.02))
+        for is_of_hosts in (True, False):
+            summary = over_hosts(hosts, logs, is_of_hosts=is_of_hosts)
+            assert summary is not None
+            is_off = abs(summary.mean - 0.1) > summary.half_width()
+            missed, by_blocks = missed + (is_off and is_of_hosts), by_blocks + (is_off and not is_of_hosts)
+    assert abs(missed / STUDIES - 0.05) <= CHANCE
+    assert by_blocks / STUDIES > 0.3, "else the test could not tell"
+
+
+@pytest.mark.parametrize("spreads", [(0.02, 0.02, 0.02), (0.01, 0.02, 0.06)], ids=["alike", "one is noisy"])
+def test_hosts_that_are_alike_are_seldom_called_different(spreads: tuple[float, ...]) -> None:
+    rng, hosts, alarms = np.random.default_rng(3), hosts_of(3, 8), 0
+    for _ in range(STUDIES):
+        found = apart(by_host(hosts, logs_of(rng, hosts, np.full(3, 0.1), np.array(spreads))))
+        assert found is not None
+        alarms += found.p < 1 - LEVEL
+    assert alarms / STUDIES <= 0.05 + CHANCE + 0.005, "Welch's test is an approximation"
+
+
+def test_how_far_hosts_lie_apart_is_estimated_without_what_chance_makes_of_their_blocks() -> None:
+    rng, hosts = np.random.default_rng(4), hosts_of(4, 6)
+    found = []
+    for _ in range(STUDIES):
+        each = apart(by_host(hosts, logs_of(rng, hosts, rng.normal(0, 0.04, 4), np.full(4, 0.05))))
+        assert each is not None
+        found.append(each.deviation**2)
+    assert math.sqrt(np.mean(found)) == pytest.approx(0.04, rel=0.1)
+
+
+def test_hosts_that_differ_are_found() -> None:
+    rng, hosts = np.random.default_rng(5), hosts_of(2, 5)
+    found = apart(by_host(hosts, logs_of(rng, hosts, np.array([0.05, 0.2]), np.full(2, 0.02))))
+    assert found is not None
+    assert found.p < 0.001
+    assert found.deviation == pytest.approx(0.15 / math.sqrt(2), rel=0.3)
+
+
+def test_a_host_of_one_block_or_without_a_condition_has_no_part_in_the_mean() -> None:
+    nan = math.nan
+    logs = np.array([[0.1, 0.1], [0.2, 0.2], [9.0, 9.0], [0.3, nan], [0.4, nan]])
+    hosts = ("a", "a", "b", "c", "c")
+    assert set(by_host(hosts, logs)) == {"a", "b"}
+    summary = over_hosts(hosts, logs, is_of_hosts=False)
+    assert summary is not None
+    assert summary.mean == pytest.approx(0.15)
+    assert apart(by_host(hosts, logs)) is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "lacks"),
+    [
+        ([[math.nan], [math.nan]], None),
+        ([[0.1], [0.2]], "no host has two blocks"),
+        ([[0.1], [math.nan]], "no host has two blocks"),
+    ],
+)
+def test_no_number_without_support(logs: list[list[float]], lacks: str | None) -> None:
+    rule = OverHosts(("a", "b"))
+    summary = summary_under(rule, np.array(logs))
+    if lacks is None:
+        assert summary is None
+        return
+    assert summary is not None
+    assert lacks in rule.lacks(summary)
+    assert rule.interval(summary, "t interval").low is None
+
+
+def test_two_equal_blocks_have_no_p() -> None:
+    found = apart(by_host(("a", "a", "b", "b"), np.array([[0.1], [0.1], [0.2], [0.3]])))
+    assert found is not None
+    assert math.isnan(found.p)
+
+
+def plan_of(*hosts: str) -> Plan:
+    arm = Arm(label="native+host", platform="native", network="host", role="baseline")
+    trials = [
+        PlannedTrial(id=f"b{block:02d}-t{block:04d}", block=block, position=block, arm=arm, condition={}, host=host)
+        for block, host in enumerate(hosts, 1)
+    ]
+    return Plan(seed=1, blocks=len(hosts), trials=trials, estimate_s=1)
+
+
+def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
+    assert rule_of(plan_of("", "", "")) is FIXED
+    assert rule_of(plan_of("a", "a")) is FIXED, "one host is one machine"
+    few, many = rule_of(plan_of(*"abab")), rule_of(plan_of(*"abcde" * 2))
+    assert isinstance(few, OverHosts)
+    assert isinstance(many, OverHosts)
+    assert (few.is_of_hosts, many.is_of_hosts) == (False, True)
+    assert "n = blocks" in few.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
+    assert "t interval by hosts, n = hosts" in many.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
+    assert "in a new run of these hosts" in few.asks(9, summarise([0.1, 0.2]))
+    assert many.asks(9, summarise([0.1, 0.2])) == "needs about 9 hosts"
