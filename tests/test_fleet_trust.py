@@ -1,0 +1,251 @@
+"""Who may speak to whom in a fleet: certificates, addresses, and messages that anybody may have sent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from authority import Authority
+from virtoll import cli
+from virtoll.errors import HostError, TrialError
+from virtoll.fakes import fake_environment
+from virtoll.record.model import Arm, PlannedTrial, TrialRecord
+from virtoll.run import environment, handed, trusted
+from virtoll.run.fleet import Answer, read
+from virtoll.run.handed import Handed, collected, packed, spool_in, unpacked
+from virtoll.run.hosting import Hosting, Offer, Ready
+from virtoll.run.trusted import security
+from yard import Yard
+
+Made = Callable[[Path], Yard]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.made(tmp_path_factory.mktemp("ours") / "ca")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.made(tmp_path_factory.mktemp("theirs") / "ca")
+
+
+@pytest.fixture
+def yard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """A scheduler with these certificates; the command, and workers, may be given others."""
+    made: list[Yard] = []
+
+    def make(tls: Path) -> Yard:
+        made.append(Yard(tmp_path, monkeypatch, tls))
+        monkeypatch.setattr(environment, "describe", lambda *_, **__: fake_environment())
+        return made[0]
+
+    try:
+        yield make
+    finally:
+        for each in made:
+            each.end()
+
+
+def words(capsys: Any) -> str:
+    said = capsys.readouterr()
+    return " ".join(f"{said.out} {said.err}".split())
+
+
+# -- certificates -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_whole_way_goes_through_tls(yard_of: Made, ours: Authority) -> None:
+    yard = yard_of(ours.host("good"))
+    yard.start("node1", "node2")
+    assert yard.address.startswith("tls://")
+    assert yard.run() == 0
+    assert len(yard.run_directory.records()) == 18
+
+
+@pytest.mark.parametrize(
+    ("certificate", "why"),
+    [
+        (("name", "DNS:elsewhere.example", 30), "IP address mismatch"),
+        (("address", "IP:127.0.0.2", 30), "IP address mismatch"),
+        (("expired", "IP:127.0.0.1", 0), "certificate has expired"),
+    ],
+    ids=["another name", "another address", "expired"],
+)
+def test_a_scheduler_that_does_not_show_who_it_is_is_told_nothing(
+    yard_of: Made, ours: Authority, capsys: Any, certificate: tuple[str, str, int], why: str
+) -> None:
+    name, names, days = certificate
+    yard = yard_of(ours.host(name, names, days=days))
+    with pytest.raises(HostError, match=f"its certificate is not to be trusted: .*{why}"):
+        yard.start("node1")
+    assert yard.run() == 3
+    said = words(capsys)
+    assert f"{yard.address}: its certificate is not to be trusted" in said
+    assert why in said
+    assert "give it one that the fleet's ca.pem signed, that names its host, and that has not expired" in said
+
+
+def test_a_scheduler_of_strangers_is_told_nothing(yard_of: Made, ours: Authority, theirs: Authority) -> None:
+    yard = yard_of(theirs.host("stranger", trusts=theirs))
+    yard.tls = ours.host("asks a stranger")
+    with pytest.raises(HostError, match=r"its certificate is not to be trusted: .*(self.signed|local issuer)"):
+        yard.start("node1")
+
+
+def test_a_stranger_gets_no_word_with_our_scheduler(yard_of: Made, ours: Authority, theirs: Authority) -> None:
+    yard = yard_of(ours.host("asked by a stranger"))
+    yard.tls = theirs.host("the stranger", trusts=ours)
+    with pytest.raises(HostError, match="no scheduler answers"):
+        yard.start("node1")
+    assert not yard.scheduler.workers
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "why"),
+    [
+        ("tcp://192.0.2.1:8786", None, "tcp:// is neither secret"),
+        ("tcp://0.0.0.0:8786", None, "tcp:// is neither secret"),
+        ("tls://127.0.0.1:8786", None, "tls:// needs certificates"),
+        ("tls://127.0.0.1", Path("/nowhere"), "no host and port"),
+        ("tls://127.0.0.1:8786", Path("/nowhere"), "not there: /nowhere/ca.pem, /nowhere/cert.pem, /nowhere/key.pem"),
+        ("127.0.0.1:8786", None, "no address of a scheduler"),
+        ("ws://127.0.0.1:8786", None, "no address of a scheduler"),
+        ("tcp://no-such-host.invalid:1", None, "no such host"),
+    ],
+)
+def test_an_address_that_will_not_do_is_refused(address: str, tls: Path | None, why: str) -> None:
+    with pytest.raises(HostError, match=why):
+        security(address, tls)
+
+
+def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / name).write_text("no certificate")
+    with pytest.raises(HostError, match="unusable certificates"):
+        security("tls://127.0.0.1:8786", tmp_path)
+
+
+def test_a_scheduler_that_is_not_there_is_told_in_words(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trusted, "REACH_S", 0.5)
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port meanwhile
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SystemExit) as end:
+            cli.main(["run", "proxy", "--quick", "--cluster", address, "--out", str(tmp_path / "run")])
+    assert end.value.code == 3
+    said = words(capsys)
+    assert f"{address}: no scheduler answers" in said
+    assert "start it (`virtoll scheduler`)" in said
+
+
+# -- messages ---------------------------------------------------------------------------------------------
+
+ARM = Arm(label="native+host", platform="native", network="host", role="baseline")
+
+
+def trial_of(number: int) -> PlannedTrial:
+    return PlannedTrial(id=f"b01-t{number:04d}", block=1, position=number, arm=ARM, condition={}, host="node1")
+
+
+def sealed(number: int, reason: str = "") -> TrialRecord:
+    return TrialRecord(trial=trial_of(number), status="failed", reason=reason, started_at="2026-01-01T00:00:00+00:00")
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+TRIALS = st.lists(st.dictionaries(NAMES, st.binary(max_size=200), max_size=5), min_size=1, max_size=4)
+
+
+def message_of(each: Sequence[dict[str, bytes]]) -> tuple[bytes, list[PlannedTrial]]:
+    handed = [Handed(sealed(number), files) for number, files in enumerate(each, 1)]
+    return packed(handed), [one.record.trial for one in handed]
+
+
+@settings(max_examples=30)
+@given(TRIALS)
+def test_what_is_packed_is_unpacked(each: list[dict[str, bytes]]) -> None:
+    message, turn = message_of(each)
+    assert [one.files for one in unpacked(message, turn)] == each
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(message: bytes) -> None:
+    with pytest.raises(TrialError, match="cannot be read"):
+        unpacked(message, [trial_of(1)])
+
+
+@given(TRIALS, st.data())
+def test_a_changed_message_is_the_same_trials_or_refused(each: list[dict[str, bytes]], data: st.DataObject) -> None:
+    message, turn = message_of(each)
+    at = data.draw(st.integers(0, len(message) - 1))
+    changed = message[:at] + data.draw(st.binary(max_size=3)) + message[at + data.draw(st.integers(0, 3)) :]
+    try:
+        found = unpacked(changed, turn)
+    except TrialError:
+        return
+    assert [one.record.trial for one in found] == turn
+    assert all("/" not in name and not name.startswith(".") for one in found for name in one.files)
+
+
+@pytest.mark.parametrize("name", ["../../plan.json", "/etc/passwd", ".hidden", "", "a/b", "a\0b", "x" * 200])
+def test_a_file_has_one_plain_word_for_a_name(name: str) -> None:
+    message = packed([Handed(sealed(1), {name: b"x"})])
+    with pytest.raises(TrialError, match="no heading of trials"):
+        unpacked(message, [trial_of(1)])
+
+
+def test_trials_that_were_not_asked_for_are_refused() -> None:
+    message, _ = message_of([{}])
+    for turn in ([trial_of(2)], [trial_of(1), trial_of(2)], [trial_of(1).model_copy(update={"host": "node2"})]):
+        with pytest.raises(TrialError, match="of other trials than it was asked for"):
+            unpacked(message, turn)
+
+
+def test_what_no_json_holds_is_refused() -> None:
+    message, turn = message_of([{}])
+    head = message[8:].replace(b'"facts": {}', b'"facts": {"a": NaN}')
+    unpacked(len(head).to_bytes(8, "big") + head, turn)  # pydantic keeps it as null
+    head = message[8:].replace(b'"phases": []', b'"phases": [{"name": "a", "start_ns": NaN, "duration_ns": 1}]')
+    with pytest.raises(TrialError):
+        unpacked(len(head).to_bytes(8, "big") + head, turn)
+
+
+def test_more_than_a_message_holds_is_a_trial_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed, "MOST_BYTES", 3000)
+    spool = spool_in(tmp_path / "spool")
+    for number, size in ((1, 1000), (2, 1000)):
+        (spool.trial_directory(trial_of(number)) / "requests.parquet").write_bytes(b"x" * size)
+        spool.seal(sealed(number))
+    first, second = collected(spool, [trial_of(1), trial_of(2)])
+    assert list(first.files) == ["requests.parquet"]
+    assert second.files == {}
+    assert "its 1 raw files hold 1,000 B, which is more than a host hands back" in second.record.reason
+    with pytest.raises(TrialError, match="and a turn's trials are at most 3,000"):
+        unpacked(b"x" * 3001, [trial_of(1)])
+
+
+@given(st.binary(max_size=200) | st.none() | st.integers() | st.just(b'{"refused": ') | st.just(b'{"refused": 3}'))
+def test_any_answer_is_read_or_refused(data: object) -> None:
+    for model in (Offer, Ready):
+        with pytest.raises(HostError):
+            read(Answer("node1", data), model)
+
+
+@given(st.binary(max_size=200))
+def test_any_order_is_carried_out_or_refused(data: bytes) -> None:
+    assert Hosting("node1").answer(data).startswith(b'{"refused"')
+
+
+@pytest.mark.parametrize("kind", ["prepare", "wire", "perform", "end"])
+def test_an_order_of_no_run_is_refused(kind: str) -> None:
+    said = Hosting("node1").answer(f'{{"run": "a", "kind": "{kind}"}}'.encode())
+    assert b"no run is under way here" in said
