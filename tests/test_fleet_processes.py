@@ -19,6 +19,8 @@ from virtoll.hosts.lock import exclusive
 from virtoll.record.store import RunDirectory
 from yard import PATIENCE_S, SMALL
 
+# As a shell without job control has it: deaf to Ctrl-C.
+_IN_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
 HOST = Path(__file__).with_name("fleet_host.py")
 
 
@@ -35,7 +37,7 @@ class Commands:
         state = self.directory / f"state-{name}"
         environment = {**os.environ, "VIRTOLL_STATE": str(state), "FLEET_HOLD": str(self.hold(name))}
         self.running[name] = subprocess.Popen(
-            [sys.executable, str(HOST), *words, "--tls", str(self.tls)],
+            [*_IN_BACKGROUND, sys.executable, str(HOST), *words, "--tls", str(self.tls)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -143,7 +145,7 @@ def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_l
 
     # The one who gives orders is interrupted: the hosts undo what they are at, and wait for the next.
     lost = begin(commands, str(directory.path))
-    code, said = commands.kill("run", signal.SIGINT)
+    code, said = commands.kill("run", signal.SIGTERM)
     assert code == 130, said
     commands.appeared(undone)
     assert failed(directory)[lost] == "interrupted: by the user"
@@ -156,7 +158,7 @@ def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_l
 
     # A worker is interrupted: it undoes its trial, gives the machine up, and ends.
     lost = begin(commands, str(directory.path))
-    code, said = commands.kill("node2", signal.SIGINT)
+    code, said = commands.kill("node2", signal.SIGTERM)
     assert code == 130, said
     assert "everything it made is undone" in said
     assert undone.exists()
@@ -186,7 +188,7 @@ def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_l
     assert Counter(record.status for record in directory.records()) == {"valid": 18, "failed": 5}
 
     expect_names_apart(commands)
-    code, said = commands.kill("scheduler", signal.SIGINT)
+    code, said = commands.kill("scheduler", signal.SIGTERM)
     assert (code, "Traceback" in said) == (130, False)
 
 

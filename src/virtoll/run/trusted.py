@@ -16,8 +16,8 @@ from typing import Any
 
 import dask
 import distributed
-from distributed.comm import connect
 from distributed.comm.addressing import parse_host_port
+from distributed.comm.core import connect
 
 from virtoll.errors import HostError
 
@@ -46,7 +46,7 @@ def settle() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-class _Named(distributed.Security):  # type: ignore[misc]
+class _Named(distributed.Security):
     """Dask's TLS, but that who is called must be named by its certificate: by name or by address, as it is called."""
 
     def _get_tls_context(self, tls: dict[str, Any], purpose: ssl.Purpose) -> ssl.SSLContext | None:

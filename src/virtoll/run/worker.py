@@ -21,7 +21,8 @@ from virtoll.errors import HostError
 from virtoll.run.hosting import hosting
 from virtoll.run.trusted import KEPT, MARK, REACH_S, host_and_port, reach, security, settle
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _HTTP = "127.0.0.1:0"  # where Dask's web server, which cannot be left out, listens and answers nothing
 
 
@@ -30,7 +31,7 @@ async def scheduler(address: str, tls: Path | None) -> distributed.Scheduler:
     secure = security(address, tls)
     scheme, _, rest = address.partition("://")
     host, port = host_and_port(address, rest)
-    return await distributed.Scheduler(
+    made: distributed.Scheduler = await distributed.Scheduler(
         host=host,
         port=port,
         protocol=f"{scheme}://",
@@ -39,6 +40,7 @@ async def scheduler(address: str, tls: Path | None) -> distributed.Scheduler:
         dashboard_address=_HTTP,
         allowed_failures=0,
     )
+    return made
 
 
 async def worker(address: str, name: str, tls: Path | None, executor: Executor) -> distributed.Worker:
@@ -47,7 +49,7 @@ async def worker(address: str, name: str, tls: Path | None, executor: Executor) 
     await reach(address, secure, "worker")
     scheme, _, rest = address.partition("://")
     host, port = host_and_port(address, rest)
-    return await distributed.Worker(
+    made: distributed.Worker = await distributed.Worker(
         address,
         name=name,
         nthreads=1,
@@ -62,6 +64,7 @@ async def worker(address: str, name: str, tls: Path | None, executor: Executor) 
         death_timeout=REACH_S,
         plugins=(_Leaving(name, executor),),
     )
+    return made
 
 
 def _own_address(host: str, port: int) -> str:
@@ -135,7 +138,7 @@ class OneByOne(Executor):
                     self._is_busy = False
 
 
-class _Leaving(WorkerPlugin):  # type: ignore[misc]
+class _Leaving(WorkerPlugin):
     """Ends a run's session when the one who gave its orders is gone: then Dask frees what it had the worker keep."""
 
     def __init__(self, name: str, executor: Executor) -> None:
@@ -178,7 +181,8 @@ def serve_scheduler(address: str, tls: Path | None) -> int:
 def serve_worker(address: str, name: str, tls: Path | None) -> int:
     """`virtoll worker`: until Ctrl-C, or until the scheduler is gone. HostError says which it was, and what failed."""
     settle()
-    executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGINT))
+    # Not SIGINT: a shell that starts a command in the background has it ignored.
+    executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGTERM))
     there: list[distributed.Worker] = []
     failed: list[BaseException] = []
 
