@@ -243,15 +243,27 @@ def test_two_studies_never_measure_on_one_host_at_once(yard: Yard) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--decide", "5%"], "--decide: --decide is for a run on one machine"),
-        (["--precision", "2%"], "--precision is for a run on one machine"),
-        (["--budget", "1h"], "--budget is for a run on one machine"),
-        (["--dry-run"], "--dry-run is for a run on one machine"),
+        (["--decide", "5%"], "--decide: that is for a run on one machine"),
+        (["--precision", "2%"], "--precision: that is for a run on one machine"),
+        (["--budget", "1h"], "--budget: that is for a run on one machine"),
     ],
 )
 def test_what_many_hosts_cannot_do_is_refused(yard: Yard, capsys: Any, options: list[str], said: str) -> None:
     assert yard.run(*options) == 2
     assert said in told(capsys)
+
+
+@pytest.mark.parametrize("study", ["isolation", "streaming-together"])
+def test_instances_beside_each_other_are_of_one_machine(yard: Yard, capsys: Any, study: str) -> None:
+    assert yard.virtoll("run", study, "--quick", "--out", str(yard.out)) == 2
+    assert f"{study} sets instances beside each other" in told(capsys)
+
+
+def test_a_dry_run_shows_what_each_host_does_and_asks_nobody(yard: Yard, capsys: Any) -> None:
+    yard.start("node1")
+    assert yard.run("--dry-run") == 0
+    assert "9 trials" in told(capsys)
+    assert not yard.performed
 
 
 def test_without_workers_it_says_how_to_start_them(yard: Yard, capsys: Any) -> None:

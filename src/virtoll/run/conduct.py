@@ -17,6 +17,7 @@ from virtoll.run.rule import extension, refuse_another
 from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.model import Study
+from virtoll.trial.treatment import treatments
 
 
 def run_study(request: Request) -> int:
@@ -30,7 +31,9 @@ def run_study(request: Request) -> int:
 def run_made(request: Request, study: Study, file: str) -> int:
     """The same, of a study that was made of ``file`` already."""
     host = LocalHost()
-    if request.dry_run and request.cluster is None:
+    if request.cluster is not None:
+        _refuse_on_hosts(study, request)
+    if request.dry_run:  # of several hosts: what each does, as this machine would
         return dry.show_plan(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
@@ -94,3 +97,22 @@ def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
         what, remedy = f"this run is measured by {', '.join(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
         return [Problem(what, request.study, remedy)]
     return []
+
+
+def _refuse_on_hosts(study: Study, request: Request) -> None:
+    """StudyError for what several hosts cannot do, or not yet: what would come of it has no honest interval."""
+    given = {
+        "--budget": request.budget_s is not None,
+        "--decide": request.decide is not None,
+        "--precision": request.precision is not None,
+    }
+    problems = [
+        Problem("that is for a run on one machine", option, "leave it out, or leave out --cluster")
+        for option, was_given in given.items()
+        if was_given
+    ]
+    if study.servers or any(treatment.neighbour.aggressor for treatment in treatments(study)):
+        what = f"{study.name} sets instances beside each other: what that does is told for one machine only"
+        problems.append(Problem(what, "--cluster", "run it on each host by itself"))
+    if problems:
+        raise StudyError(problems)

@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from virtoll.errors import Problem, StoreError, StudyError, TrialError
+from virtoll.errors import StoreError, TrialError
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import Guarded, in_turn, seal_killed
-from virtoll.run.fleet import OPTION, Answer, Cluster, Fleet, needs_dask, refusal
+from virtoll.run.fleet import Answer, Cluster, Fleet, needs_dask, refusal
 from virtoll.run.handed import unpacked
 from virtoll.run.hosting import Order, Ready
 from virtoll.run.measuring import finish
@@ -31,7 +31,6 @@ from virtoll.run.request import Request
 from virtoll.study import document
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial.treatment import treatments
 from virtoll.units import plural
 
 
@@ -46,7 +45,6 @@ def connected(request: Request, run: str) -> Cluster:
 
 def begin(study: Study, request: Request, file: str, out: Path) -> int:
     """Make the run directory ``out``, have its blocks measured, build the report, and return the exit code."""
-    refuse(study, request)
     run = secrets.token_hex(8)
     with progress(as_json=request.as_json) as told, closing(connected(request, run)) as cluster:
         fleet = Fleet(cluster, run, told.say)
@@ -76,26 +74,6 @@ def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
                     fleet.expect_same(host, directory.environment_of(host), each.environment)
                 why = measure(directory, fleet, told)
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
-
-
-def refuse(study: Study, request: Request) -> None:
-    """StudyError for what several hosts cannot do, or not yet: what would come of it has no honest interval."""
-    told = {
-        "--dry-run": request.dry_run,
-        "--budget": request.budget_s is not None,
-        "--decide": request.decide is not None,
-        "--precision": request.precision is not None,
-    }
-    problems = [
-        Problem(f"{option} is for a run on one machine", option, "leave it out, or leave out --cluster")
-        for option, given in told.items()
-        if given
-    ]
-    if study.servers or any(treatment.neighbour.aggressor for treatment in treatments(study)):
-        what = f"{study.name} sets instances beside each other: what that does is told for one machine only"
-        problems.append(Problem(what, OPTION, "run it on each host by itself"))
-    if problems:
-        raise StudyError(problems)
 
 
 def _how(request: Request) -> str:

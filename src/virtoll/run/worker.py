@@ -43,7 +43,7 @@ async def scheduler(address: str, tls: Path | None) -> distributed.Scheduler:
     return made
 
 
-async def worker(address: str, name: str, tls: Path | None, executor: Executor) -> distributed.Worker:
+async def worker(address: str, name: str, tls: Path | None, executor: OneByOne) -> distributed.Worker:
     """The worker of this host, which listens where the scheduler is reached from, and nowhere else."""
     secure = security(address, tls)
     await reach(address, secure, "worker")
@@ -122,26 +122,33 @@ class OneByOne(Executor):
         """Until it is shut down. KeyboardInterrupt where somebody else than `cut_short` interrupts."""
         while True:
             try:
-                work = self._queue.get()
-                if work is None:
+                if not self._carried_out():
                     return
-                with self._lock:
-                    self._is_busy = True
-                work()
             except KeyboardInterrupt:
                 with self._lock:
-                    is_ours, self._is_cut_short = self._is_cut_short, False
+                    is_ours, self._is_cut_short, self._is_busy = self._is_cut_short, False, False
                 if not is_ours:
                     raise
-            finally:
-                with self._lock:
-                    self._is_busy = False
+
+    def _carried_out(self) -> bool:
+        """Wait for what is next; false where nothing is to come any more."""
+        work = self._queue.get()
+        if work is None:
+            return False
+        with self._lock:
+            self._is_busy = True
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._is_busy = False
+        return True
 
 
 class _Leaving(WorkerPlugin):
     """Ends a run's session when the one who gave its orders is gone: then Dask frees what it had the worker keep."""
 
-    def __init__(self, name: str, executor: Executor) -> None:
+    def __init__(self, name: str, executor: OneByOne) -> None:
         self.name = f"virtoll-leaving-{name}"
         self._host, self._executor = name, executor
 
@@ -150,7 +157,7 @@ class _Leaving(WorkerPlugin):
         if start == "memory" and finish in ("released", "forgotten") and str(key).startswith(KEPT):
             run = str(key).rpartition(":")[2]
             self._executor.submit(hosting(self._host).end, run)
-            if isinstance(self._executor, OneByOne) and hosting(self._host).run == run:
+            if hosting(self._host).run == run:
                 self._executor.cut_short()
 
 
