@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -14,6 +16,7 @@ from typing import Any
 import dask
 import pytest
 
+from on_fakes import on_fakes
 from virtoll import cli
 from virtoll.errors import PlatformError
 from virtoll.fakes import fake_environment
@@ -128,6 +131,27 @@ def test_clocks_apart_change_nothing_and_are_told(yard: Yard, monkeypatch: pytes
     apart_s = yard.run_directory.environment.notes["time of day apart, s"]["node1"]
     assert 7190 < apart_s <= 7200
     assert "node1: its time of day is 7,2" in told(capsys)
+
+
+def test_dask_is_loaded_for_a_cluster_alone() -> None:
+    code = "import sys, virtoll.run.measuring, virtoll.run.over_hosts; print('dask' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("words", [("run", "proxy", "--cluster"), ("worker",), ("scheduler",)], ids=" ".join)
+def test_without_dask_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    on_fakes(monkeypatch, {})
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    for name in ("cluster", "worker", "trusted"):
+        monkeypatch.delitem(sys.modules, f"virtoll.run.{name}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        cli.main([*words, "tcp://127.0.0.1:1"])
+    assert end.value.code == 3
+    assert "several hosts need Dask, which is not installed here (distributed)" in told(capsys)
 
 
 # -- what the report says ---------------------------------------------------------------------------------

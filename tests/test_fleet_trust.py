@@ -100,10 +100,17 @@ def test_a_scheduler_of_strangers_is_told_nothing(yard_of: Made, ours: Authority
         yard.start("node1")
 
 
+def test_a_worker_whose_certificate_names_another_does_not_begin(yard_of: Made, ours: Authority) -> None:
+    yard = yard_of(ours.host("of the scheduler"))
+    yard.tls = ours.host("of another host", "IP:127.0.0.2")
+    with pytest.raises(HostError, match=r"its certificate is not to be trusted: .*IP address mismatch"):
+        yard.start("node1")
+
+
 def test_a_stranger_gets_no_word_with_our_scheduler(yard_of: Made, ours: Authority, theirs: Authority) -> None:
     yard = yard_of(ours.host("asked by a stranger"))
     yard.tls = theirs.host("the stranger", trusts=ours)
-    with pytest.raises(HostError, match="no scheduler answers"):
+    with pytest.raises(HostError, match="nobody answers as it should"):
         yard.start("node1")
     assert not yard.scheduler.workers
 
@@ -144,7 +151,7 @@ def test_a_scheduler_that_is_not_there_is_told_in_words(
             cli.main(["run", "proxy", "--quick", "--cluster", address, "--out", str(tmp_path / "run")])
     assert end.value.code == 3
     said = words(capsys)
-    assert f"{address}: no scheduler answers" in said
+    assert f"{address}: nobody answers as it should" in said
     assert "start it (`virtoll scheduler`)" in said
 
 

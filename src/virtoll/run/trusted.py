@@ -124,7 +124,7 @@ def unreached(error: BaseException | None) -> str:
         error = error.__cause__ or error.__context__
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not to be trusted: {error.verify_message}"
-    return f"no scheduler answers: {error}"
+    return f"nobody answers as it should: {error}"
 
 
 def remedy_of(error: BaseException) -> str:

@@ -64,6 +64,11 @@ async def worker(address: str, name: str, tls: Path | None, executor: OneByOne) 
         death_timeout=REACH_S,
         plugins=(_Leaving(name, executor),),
     )
+    try:
+        await reach(made.address, secure, "worker")  # as the scheduler will, to fetch what is handed back
+    except HostError:
+        await made.close(executor_wait=False)
+        raise
     return made
 
 
