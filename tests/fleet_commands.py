@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from yard import PATIENCE_S
 
@@ -29,7 +28,7 @@ class Commands:
     directory: Path
     tls: Mapping[str, Path]
     listens: str = "tls://127.0.0.1:0"
-    inside: Mapping[str, str] = MappingProxyType({})
+    inside: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 

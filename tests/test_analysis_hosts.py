@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from virtoll.analysis.audit import audited
 from virtoll.analysis.estimates import LEVEL, Floats, over_conditions, summarise
 from virtoll.analysis.hosts import MANY, apart, by_host, over_hosts
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, OverHosts, rule_of
-from virtoll.record.model import Arm, Plan, PlannedTrial
+from virtoll.record.model import Arm, Audit, Plan, PlannedTrial, TrialRecord
 
 STUDIES = 2000
 CHANCE = 3 * math.sqrt(0.05 * 0.95 / STUDIES)  # of a share of so many studies, at 5 %
@@ -158,3 +159,21 @@ def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
     assert "t interval by hosts, n = hosts" in many.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
     assert "in a new run of these hosts" in few.asks(9, summarise([0.1, 0.2]))
     assert many.asks(9, summarise([0.1, 0.2])) == "needs about 9 hosts"
+
+
+def test_what_arms_differ_in_is_told_of_one_host() -> None:
+    native = Arm(label="native+host", platform="native", network="host", role="baseline")
+    docker = Arm(label="docker+routed", platform="docker", network="routed")
+
+    def record(arm: Arm, host: str, kernel: str) -> TrialRecord:
+        trial = PlannedTrial(id=f"{host}-{arm.platform}", block=1, position=1, arm=arm, condition={}, host=host)
+        audit = Audit(process="nginx", found={"kernel": kernel})
+        return TrialRecord(trial=trial, status="valid", started_at="2026-01-01", audit=audit)
+
+    records = [record(native, "a", "6.1"), record(docker, "b", "6.12"), record(native, "b", "6.12")]
+    (found,) = audited(records)
+    assert [(arm.label, audit.found["kernel"]) for arm, audit in found.audits] == [
+        ("native+host", "6.12"),
+        ("docker+routed", "6.12"),
+    ]
+    assert audited([]) == []

@@ -337,6 +337,18 @@ def test_a_lost_scheduler_loses_nothing_sealed_and_another_goes_on(yard: Yard, c
     assert by_status(yard.run_directory.records())["valid"] == 18
 
 
+def test_an_order_that_no_scheduler_carries_any_more_is_lost(yard: Yard) -> None:
+    yard.start("node1")
+    orders = cluster.DaskCluster(yard.address, None, "run")
+    yard.lose_scheduler()
+    while orders._client.status == "running":
+        time.sleep(0.01)
+    orders.ask("node1", b"{}")
+    said = orders.next()
+    assert (said.host, said.lost) == ("node1", f"the scheduler at {orders._address} is gone")
+    orders.close()
+
+
 def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     answered, real = [], cluster.DaskCluster.next
 

@@ -42,8 +42,8 @@ class DaskCluster:
         asyncio.run(reach(address, secure, "client"))
         self._inbox: queue.SimpleQueue[_Came] = queue.SimpleQueue()
         self._count = 0
-        self._at_work: dict[str, Any] = {}  # by host, the future of its order
-        self._kept: list[Any] = []
+        self._at_work: dict[str, Any] = {}  # by host, the future of its order; None: it was never given
+        self._kept: dict[str, Any] = {}  # by host, what it holds as long as we are there
         try:
             self._client = distributed.Client(address, security=secure, timeout=REACH_S, set_as_default=False)
         except (TimeoutError, OSError) as error:
@@ -62,8 +62,11 @@ class DaskCluster:
 
     def ask(self, host: str, order: bytes) -> None:
         """Give an order; `next` gives the answer."""
-        if host not in {key.split(":")[1] for key in (each.key for each in self._kept)}:
-            self._kept.append(self._submit(host, f"{KEPT}{host}:{self._run}", str, self._run))
+        if self._client.status != "running":
+            self._at_work[host] = None  # `next` will find that nobody is there to carry it
+            return
+        if host not in self._kept:
+            self._kept[host] = self._submit(host, f"{KEPT}{host}:{self._run}", str, self._run)
         self._count += 1
         future = self._submit(host, f"virtoll-order:{host}:{self._run}:{self._count}", answer, host, order)
         self._at_work[host] = future
@@ -79,7 +82,8 @@ class DaskCluster:
                 if gone is not None:
                     return gone
                 continue
-            if self._at_work.get(came.host) is came.future or self._is_same(came):
+            waited = self._at_work.get(came.host)
+            if waited is not None and waited.key == came.future.key:  # else it was given up before
                 del self._at_work[came.host]
                 return self._answered(came)
 
@@ -87,10 +91,6 @@ class DaskCluster:
         """Leave; each host that still worked for us undoes what it has under way."""
         with suppress(Exception):
             self._client.close(timeout=REACH_S)
-
-    def _is_same(self, came: _Came) -> bool:
-        waited = self._at_work.get(came.host)
-        return waited is not None and waited.key == came.future.key
 
     def _submit(self, host: str, key: str, function: Callable[..., Any], *args: object) -> Any:
         return self._client.submit(
@@ -107,7 +107,7 @@ class DaskCluster:
     def _answered(self, came: _Came) -> Answer:
         future = came.future
         if future.status == "cancelled":
-            return Answer(came.host, lost=f"the scheduler at {self._address} is gone")
+            return Answer(came.host, lost=self._no_scheduler)
         if future.status == "error":
             return Answer(came.host, lost=_lost(future))
         try:
@@ -120,17 +120,23 @@ class DaskCluster:
 
     def _gone(self) -> Answer | None:
         """One that is at work and has left the scheduler without a word."""
-        if not self._at_work:
-            raise AssertionError("nobody is at work")
+        assert self._at_work, "nobody is at work"
+        if self._client.status != "running":  # it may come back, but not what it knew of our orders
+            host, _ = self._at_work.popitem()
+            return Answer(host, lost=self._no_scheduler)
         try:
             there = set(self._client.scheduler_info(n_workers=-1)["workers"])
         except Exception:
-            return None  # then its futures are cancelled, and tell it
-        for host in self._at_work:
-            if self._hosts[host] not in there:
-                del self._at_work[host]
-                return Answer(host, lost="its worker has left")
-        return None
+            return None  # it is about to be gone, or to answer
+        left = next((host for host in self._at_work if self._hosts[host] not in there), None)
+        if left is None:
+            return None
+        del self._at_work[left]
+        return Answer(left, lost="its worker has left")
+
+    @property
+    def _no_scheduler(self) -> str:
+        return f"the scheduler at {self._address} is gone"
 
     def _expect_settings(self) -> None:
         """HostError for a scheduler that would have something measured twice."""

@@ -87,6 +87,7 @@ class Fleet:
 
         ``asked``: those of a run that goes on; a host that lacks one of them is left out.
         """
+        self.say(f"asking {', '.join(self.hosts)} what they offer")
         asked_s = time.time()
         order = Order(run=self.run, kind="look", study=dict(document.as_json(study)), file=file)
         offers = self._answers(order, Offer)
