@@ -18,6 +18,7 @@ import pytest
 
 from on_fakes import on_fakes
 from virtoll import cli
+from virtoll.cli import common
 from virtoll.errors import PlatformError
 from virtoll.fakes import fake_environment
 from virtoll.hosts.ledger import state_directory
@@ -288,6 +289,23 @@ def test_a_dry_run_shows_what_each_host_does_and_asks_nobody(yard: Yard, capsys:
     assert yard.run("--dry-run") == 0
     assert "9 trials" in told(capsys)
     assert not yard.performed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("proxy", "--tls", "x"), "--tls: certificates are for a scheduler -> name it: --cluster"),
+        (("web", "--target", "http://127.0.0.1/", "--cluster", "tcp://127.0.0.1:1"), "--cluster is for arms"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr(common, "require_root", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", *words])
+    assert end.value.code == 2
+    assert said in told(capsys)
 
 
 def test_without_workers_it_says_how_to_start_them(yard: Yard, capsys: Any) -> None:

@@ -23,6 +23,8 @@ from virtoll.trial.treatment import treatments
 def run_study(request: Request) -> int:
     """Run (or resume) what is asked for, build the report, and return the exit code."""
     expect_one_meaning(request.study)
+    if request.tls is not None and request.cluster is None:
+        raise StudyError([Problem("certificates are for a scheduler", "--tls", "name it: --cluster tls://HOST:8786")])
     if is_run_directory(Path(request.study)):
         return _resume(request)
     return run_made(request, *read(request))
