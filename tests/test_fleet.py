@@ -57,6 +57,12 @@ def once(host: str, do: Any, *, at: int = 2) -> Any:
     return before
 
 
+def small(yard: Yard, blocks: int = 3) -> Path:
+    path = yard.directory / "small.toml"
+    path.write_text(SMALL.replace("blocks = 3", f"blocks = {blocks}"))
+    return path
+
+
 def by_status(records: list[TrialRecord]) -> dict[str, int]:
     return dict(Counter(record.status for record in records))
 
@@ -196,6 +202,20 @@ def test_from_five_hosts_on_the_host_is_what_is_counted(yard: Yard) -> None:
     assert toll.ratio is not None
     assert (toll.ratio.n, toll.verdict.kind) == (5, "costs")
     assert "t interval by hosts" in toll.ratio.method
+
+
+def test_other_verbs_read_it_as_any_run(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    for out in ("before", "after"):
+        assert yard.virtoll("run", str(small(yard)), "--out", str(yard.directory / out)) == 0
+    before, after = (str(yard.directory / out) for out in ("before", "after"))
+    capsys.readouterr()
+    for words in (("compare", before, after), ("advise", before), ("history", str(yard.directory)), ("report", after)):
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        assert end.value.code == 0, told(capsys)
+    said = told(capsys)
+    assert "no change shown" in said or "no difference shown" in said
 
 
 def test_how_many_users_a_host_carries_is_not_told_of_several(yard: Yard, capsys: Any) -> None:
