@@ -150,7 +150,9 @@ def plan_of(*hosts: str) -> Plan:
 
 def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
     assert rule_of(plan_of("", "", "")) is FIXED
-    assert rule_of(plan_of("a", "a")) is FIXED, "one host is one machine"
+    one = over_hosts(("a", "a", "a"), np.array([[0.1], [0.2], [0.4]]), is_of_hosts=False)
+    assert one is not None
+    assert one.half_width() == pytest.approx(summarise([0.1, 0.2, 0.4]).half_width()), "one host is one machine"
     few, many = rule_of(plan_of(*"abab")), rule_of(plan_of(*"abcde" * 2))
     assert isinstance(few, OverHosts)
     assert isinstance(many, OverHosts)

@@ -93,9 +93,13 @@ def test_every_host_runs_whole_blocks_and_the_record_names_it(yard: Yard, capsys
     assert not list(state_directory().glob("fleet-*")), "what was handed back is gone from the hosts"
 
 
-def test_one_host_is_a_fleet_too(yard: Yard) -> None:
+def test_one_host_is_a_fleet_too(yard: Yard, capsys: Any) -> None:
+    yard.spread = 0.2
     yard.start("node1")
     assert yard.run() == 0
+    said = told(capsys)
+    assert "in a new run of these hosts" in said
+    assert "more in this one" not in said, "it cannot be extended"
     assert by_status(yard.run_directory.records()) == {"valid": 9}
 
 

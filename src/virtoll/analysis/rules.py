@@ -230,7 +230,7 @@ class OverHosts(Rule):
 def rule_of(plan: Plan) -> Rule:
     """The rule in force."""
     hosts = plan.hosts
-    if len(set(hosts.values())) > 1:
+    if hosts:  # one alone, too: its run is not extended either
         return OverHosts(tuple(hosts.get(block, "") for block in range(1, plan.blocks + 1)))
     if isinstance(plan.rule, Decide):
         return Sequential(plan.rule)
