@@ -1,7 +1,7 @@
 # make         set-up: all that virtoll needs to be used
 # make run     as much of it as the quick proxy study needs, then that study; prints the path of its report
 # make test    set-up, then all tests
-# make test-nested  what this machine cannot offer, in emulated computers: KVM, control groups of version 2, an
+# make test-nested  what this machine cannot offer, in emulated computers: KVM, Xen, control groups of version 2, an
 #              installed Debian with systemd; an hour and more (TESTS=tests/nested/test_kvm.py: minutes)
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from virtoll.record.model import Check, Phase, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.record.tables import requests_table
+from virtoll.record.tables import packed, requests_table
 
 TICKS = 200  # 20 s at 10 Hz
 _CGROUP = (
@@ -73,9 +72,9 @@ def make_thorough(run: Path) -> None:
         window, directory = record.measured.window, run / "trials" / record.trial.id
         for side, samples in tables.items():
             table = samples.table(window.start_ns, window.duration_ns)
-            pq.write_table(table, directory / f"{side}.parquet", compression="zstd")
+            (directory / f"{side}.parquet").write_bytes(packed(table))
         requests = requests_table(*_requests(record.measured.window.duration_ns, rng))
-        pq.write_table(requests, directory / "requests.parquet", compression="zstd")
+        (directory / "requests.parquet").write_bytes(packed(requests))
 
 
 def _thorough(record: TrialRecord) -> TrialRecord:

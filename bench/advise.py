@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._thorough import make_thorough
-from bench.report import _recipe
+from bench.report import AS_INSTALLED, _recipe
 from synthetic import write_run
 
 TARGET_S = 3.0
@@ -51,7 +51,7 @@ def _advise(run: Path, objective: str) -> tuple[float, float]:
     """Wall and CPU seconds of the command, its helpers' too."""
     argv = [sys.executable, "-m", "virtoll", "advise", str(run), "--objective", objective]
     started = time.monotonic()
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=AS_INSTALLED)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):  # 1: nothing fits

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._figures import keep
 from bench._thorough import make_thorough
-from bench.report import _recipe
+from bench.report import AS_INSTALLED, _recipe
 from made_up_studies import BLOCKS, MACHINES, METRIC, ROTATION, Design, Floats, arms, observations, studies
 from synthetic import write_run
 from virtoll.analysis.changes import Change, Matched, judge_changes
@@ -145,7 +145,8 @@ def took(trials: int, repeat: int) -> list[float]:
 
 def _timed(runs: list[str]) -> float:
     before, begun_s = os.times(), time.monotonic()
-    subprocess.run([sys.executable, "-m", "virtoll", "compare", *runs, "--json"], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "virtoll", "compare", *runs, "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=AS_INSTALLED)
     seconds, after = time.monotonic() - begun_s, os.times()
     used_s = after.children_user + after.children_system - before.children_user - before.children_system
     print(f"compared in {seconds:.1f} s of the clock, {used_s:.1f} s of CPU")

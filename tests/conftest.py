@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import secrets
 import signal
@@ -19,6 +20,7 @@ from shares import ByPlatform, rank
 from turns import take_turns
 from virtoll.binaries import binary
 from virtoll.errors import HostError
+from virtoll.helpers import helpers
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import Ledger
@@ -27,6 +29,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
+from virtoll.report.begin import HELPERS
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of several that share the tests; else empty
 # Each worker's children bear a mark of their own, which begins with the session's: leaks.py tells theirs apart.
@@ -44,6 +47,14 @@ take_turns()
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)
 settings.load_profile("virtoll")
+
+
+gc.disable()  # until all is collected: thousands of tests, of which none goes; then they are looked at no more
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -141,6 +152,15 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(begin, "_load", undrawn.nothing)
     for name, instead in undrawn.UNDRAWN.items():
         monkeypatch.setattr(build, name, instead)
+
+
+@pytest.fixture(scope="module")
+def helped() -> Iterator[None]:
+    """The processes that help with reports, begun once for all tests of a module: that they begin and end with each
+    report is told by `test_helpers`.
+    """
+    with helpers(HELPERS):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from virtoll.record.model import (
     Arm,
@@ -31,6 +30,7 @@ from virtoll.record.model import (
     TrialRecord,
     Window,
 )
+from virtoll.record.tables import packed
 
 NATIVE = Arm(label="native+host", platform="native", network="host", role="baseline")
 AGAIN = Arm(label="native+host (again)", platform="native", network="host", role="floor")
@@ -250,9 +250,8 @@ def write_histogram(path: Path, latencies_ns: np.ndarray[Any, Any]) -> None:
     edges = np.unique(np.round(np.geomspace(1e3, 6e11, 9000)).astype(np.int64))
     count, _ = np.histogram(latencies_ns, edges)
     used = np.flatnonzero(count)
-    pq.write_table(
-        pa.table({"lower_ns": edges[used], "upper_ns": edges[used + 1], "count": count[used].astype(np.int64)}), path
-    )
+    table = pa.table({"lower_ns": edges[used], "upper_ns": edges[used + 1], "count": count[used].astype(np.int64)})
+    path.write_bytes(packed(table))
 
 
 def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: float, rng: np.random.Generator) -> None:
@@ -300,4 +299,4 @@ def write_samples(
     flat = {name: pa.array(np.concatenate(parts)) for name, parts in columns.items()}
     order = np.argsort(np.concatenate(columns["t_ns"]), kind="stable")
     table = pa.table({n: v.dictionary_encode() if n in ("source", "counter") else v for n, v in flat.items()})
-    pq.write_table(table.take(order), path)
+    path.write_bytes(packed(table.take(order)))

@@ -31,6 +31,7 @@ VERBS = (
     ("run", "small.toml", "--out", "small"),
     ("report", "small"),
     ("export", "small"),
+    ("keep", "small", "smaller"),
     ("advise", "small"),
     ("list", "platforms", "--features"),
     ("plan", "testbed"),
@@ -54,7 +55,7 @@ def main(directory: Path) -> None:
     on_fakes(patch, {"b01-t0001": "limits in force"})
 
     @contextmanager
-    def alone(_host: object) -> Iterator[list[str]]:
+    def alone(_host: object, **_options: object) -> Iterator[list[str]]:
         yield ["a thing"]
 
     for verb in (doctor_verb, clean):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from made_up_studies import (
     BLOCKS,
@@ -85,7 +85,7 @@ def test_bursts_are_like_those_that_were_seen() -> None:
     """Ratios of short windows have an excess kurtosis of 3 to 14, and single windows are three times slower."""
     values = made(MACHINES["bursts"])
     ratios = np.log(values[..., 1] / values[..., 0]).ravel()
-    assert 3 < stats.kurtosis(ratios) < 14
+    assert 3 < scipy.stats.kurtosis(ratios) < 14
     assert 1 / (1 - BURST_TAKES[1]) > 3
     assert (np.abs(ratios) > math.log(2.9)).mean() > 0.001
 

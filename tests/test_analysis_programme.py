@@ -230,7 +230,7 @@ def test_factors_of_the_deployment_cross_the_cases(tmp_path: Path) -> None:
 
 
 def test_cross_checks_go_by_the_rule_in_force(tmp_path: Path) -> None:
-    recipe = Recipe(probes=PROBES, blocks=6, instruments={"linpack": ("other", 1.0)})
+    recipe = Recipe(probes={"linpack": PROBES["linpack"]}, blocks=6, instruments={"linpack": ("other", 1.0)})
     run = read_run(write_programme(tmp_path / "r", recipe))
     plain = cross_checks(build_matrix(run, measure_all(run)))[0]
     run = replace(run, plan=run.plan.model_copy(update={"extended": (4,)}))

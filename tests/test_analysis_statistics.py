@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
@@ -24,7 +24,7 @@ samples = st.lists(st.floats(-5, 5), min_size=2, max_size=20)
 
 def binomial_bounds(n: int, p: float, alpha: float = 1e-4) -> tuple[float, float]:
     """Shares between which a true coverage of p falls but for one run in 10,000."""
-    return stats.binom.ppf(alpha / 2, n, p) / n, stats.binom.ppf(1 - alpha / 2, n, p) / n
+    return scipy.stats.binom.ppf(alpha / 2, n, p) / n, scipy.stats.binom.ppf(1 - alpha / 2, n, p) / n
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 5, 10])
@@ -133,7 +133,7 @@ def test_interval_holds_its_mean(values: list[float]) -> None:
 
 def test_mean_agrees_with_scipy() -> None:
     values = [97.3, 97.5, 97.4, 97.9]
-    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
     estimate = mean(values, "s")
     assert (estimate.low, estimate.high) == pytest.approx((low, high))
 

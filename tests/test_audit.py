@@ -39,6 +39,8 @@ from virtoll.trial.notes import Notes
 from virtoll.trial.procfiles import UntoldError
 from virtoll.units import format_bytes
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 STATUS = """\
 Name:\tsquid
 Threads:\t3
@@ -297,7 +299,11 @@ def test_a_slow_guest_does_not_hold_up_its_audit_for_ever(monkeypatch: pytest.Mo
             return super().get(path)
 
     made = SimpleNamespace(
-        agent=Slow(FILES), accounting=SimpleNamespace(cgroup="none", parts={}), services={}, facts={}, platform="x"
+        agent=Slow(FILES),
+        accounting=SimpleNamespace(cgroup="none", parts={}, meter=None),
+        services={},
+        facts={},
+        platform="x",
     )
     found, missing = audit._read(cast(Instance, made), 7)
     assert now[0] <= 60
@@ -467,6 +473,30 @@ def test_a_container_whose_boot_arguments_are_untold_is_no_virtual_machine() -> 
 def test_lxcfs_is_known_by_a_limit_of_one_gibibyte_too() -> None:
     found = differences(LXC, told(memory_seen="1024 MiB", memory_limit=format_bytes(2**30)))
     assert found["memory_seen"].kind == "explained"
+
+
+SSH = Arm(label="ssh+direct", platform="ssh", network="direct")
+ABROAD = {"cpus_online": "4", "memory_seen": "8000 MiB"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "memory", "kinds"),
+    [
+        ("4 CPU", "8000 MiB", {"explained"}),
+        ("3 CPU", "7999 MiB", {"flagged"}),
+    ],
+)
+def test_a_machine_that_has_just_the_studys_limit_is_not_flagged(quota: str, memory: str, kinds: set[str]) -> None:
+    """Which is what the remedy of the flag asks for."""
+    native = told(cpu_quota=quota, memory_limit=memory, cpus_online="64", memory_seen="64000 MiB")
+    there = {
+        "cpu_quota": "not limited by virtoll: the machine has 4 CPUs",
+        "memory_limit": "not limited by virtoll: the machine has 8000 MiB",
+    }
+    (found,) = judged([(NATIVE, native), (SSH, told(**there, **ABROAD))])
+    of_sizes = [one for one in found.differences if one.key in {*there, *ABROAD}]
+    assert len(of_sizes) == 4
+    assert {one.kind for one in of_sizes} == kinds
 
 
 def test_what_a_container_says_of_its_kernel_explains_nothing() -> None:

@@ -129,6 +129,31 @@ def test_absent_platforms_are_not_measured_and_emulation_stands_for_nothing(judg
     assert table(judged, "Figure 4").cells["1,000 and more", "openvz"].why == "no OpenVZ here"
 
 
+OPENVZ = Arm(label="openvz+routed", platform="openvz", network="routed")
+PROFILE = Arm(label="openvz-profile+venet", platform="openvz-profile", network="venet")
+
+
+def test_what_is_said_of_openvz_is_judged_where_there_is_one_and_nothing_else_stands_for_it(tmp_path: Path) -> None:
+    paper = read_paper("kvm-openvz-lxc")
+    for name, arm, measured in (("host", OPENVZ, True), ("elsewhere", PROFILE, False)):
+        judged = judge_paper(paper, programme(tmp_path / name, arms=(NATIVE, AGAIN, LXC, arm)))
+        cell = table(judged, "Figure 4").cells["1,000 and more", "openvz"]
+        assert (cell.outcome != "not measured here") == measured, name
+        spoken = [
+            one for one in judged.statements if one.statement.over == "openvz" and one.statement.under == "native"
+        ]
+        assert len(spoken) > 1
+        assert {one.outcome for one in spoken} == ({"agrees"} if measured else {"not measured here"}), name
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_paper_s_openvz_is_the_platform_of_that_name(name: str) -> None:
+    known = read_paper(name).arms["openvz"]
+    assert known.platform == "openvz"
+    assert known.match((PROFILE, LXC)) is None
+    assert known.match((PROFILE, OPENVZ)) == OPENVZ
+
+
 def test_the_paper_s_own_setting_is_preferred_and_the_rest_said(judged: JudgedPaper, matrix: Matrix) -> None:
     figure = table(judged, "Figure 6")
     claim = figure.cells["read", "lxc"]

@@ -85,6 +85,7 @@ def test_both_variants_hold_every_arm_the_issue_asks_for() -> None:
             "lxc+routed",
             "lxc+routed (lxcfs)",
             "uml+routed",
+            "openvz+routed",
             "kvm+routed",
             "qemu-tcg+routed",
         ]

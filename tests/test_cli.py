@@ -47,9 +47,9 @@ def run(*argv: str) -> int:
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz-profile"}),
-        ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg"}),
-        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet"}),
+        ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
+        ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg", "ssh"}),
+        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet", "direct"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
         ("studies", {"proxy"}),

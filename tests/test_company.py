@@ -121,6 +121,7 @@ def work_of(name: str, session: Session, log: list[str], loop: str = "open", wro
 def instance_of(name: str, *, lives: bool = True) -> Any:
     return SimpleNamespace(
         accounting=SimpleNamespace(cgroup=f"virtoll/{name}"),
+        facts={},
         limits=Limits(vcpus=1),
         platform="double",
         services={},
@@ -375,7 +376,8 @@ def test_each_is_deployed_like_the_measured_one_and_ends_with_the_trial(
     with company(cast(Any, deployer), TRIAL, treatment(works), notes) as others:
         deployer.log.append("measured")
     assert [each.name for each in others.companions] == ["one", "two"]
-    assert others.groups == {"beside-one": "virtoll/b01-t0001-beside1", "beside-two": "virtoll/b01-t0001-beside2"}
+    groups = {name: each.cgroup for name, each in others.accountings.items()}
+    assert groups == {"beside-one": "virtoll/b01-t0001-beside1", "beside-two": "virtoll/b01-t0001-beside2"}
     assert deployer.log == [
         f"b01-t0001-beside1 in slot {SLOTS - 1}",
         "nginx holds []",
@@ -402,7 +404,7 @@ def test_each_is_deployed_like_the_measured_one_and_ends_with_the_trial(
 def test_nobody_is_deployed_beside_one_that_is_alone(notes: Notes) -> None:
     deployer = DeployerDouble()
     with company(cast(Any, deployer), TRIAL, treatment({}), notes) as others:
-        assert others.groups == {}
+        assert others.accountings == {}
     assert deployer.log == []
 
 

@@ -17,9 +17,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 import synthetic_programme as programmes
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, Recipe, write_run
@@ -57,13 +57,13 @@ def judged(before: list[float], after: list[float], threshold: float | None = No
 
 def test_the_change_is_welchs() -> None:
     step = Step(summarise(FORMER), summarise(LATTER), (FIXED, FIXED))
-    theirs = stats.ttest_ind(LATTER, FORMER, equal_var=False)
+    theirs = scipy.stats.ttest_ind(LATTER, FORMER, equal_var=False)
     interval = theirs.confidence_interval(0.95)
     assert step.p() == pytest.approx(theirs.pvalue, rel=1e-9)
     assert step.freedom == pytest.approx(theirs.df, rel=1e-9)
     assert step.mean - step.half_width() == pytest.approx(interval.low, rel=1e-9)
     assert step.mean + step.half_width() == pytest.approx(interval.high, rel=1e-9)
-    away = stats.ttest_ind(np.array(LATTER) + 0.02, FORMER, equal_var=False)
+    away = scipy.stats.ttest_ind(np.array(LATTER) + 0.02, FORMER, equal_var=False)
     assert step.p(-0.02) == pytest.approx(away.pvalue, rel=1e-9)
 
 
@@ -254,6 +254,8 @@ def test_equal_runs_are_seldom_called_different() -> None:
 
 ARMS = (NATIVE, AGAIN, LXC, DOCKER)
 BASE = Recipe(arms=ARMS, blocks=6, samples_per_trial=20)
+PROBES = {name: programmes.PROBES[name] for name in ("linpack", "stream", "round-trip", "clock")}
+PROGRAMME = programmes.Recipe(probes=PROBES, instruments={})
 SLOWER = {**TRUTH, DOCKER.label: TRUTH[DOCKER.label] * 0.88}
 
 
@@ -444,7 +446,7 @@ def test_natives_own_figure_is_not_of_the_blocks_that_hold_no_0(tmp_path: Path) 
         return record
 
     one_, other = (
-        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=3, seed=n)) for n, name in enumerate("ab")
+        programmes.write_programme(tmp_path / name, replace(PROGRAMME, blocks=3, seed=n)) for n, name in enumerate("ab")
     )
     edited(other, change)
     assert not compare(one_, other, names=["linpack.gflops"]).natives
@@ -461,7 +463,7 @@ def test_a_case_that_b_reports_nothing_of_is_not_within(tmp_path: Path) -> None:
         return record
 
     one_, other = (
-        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=5, seed=n)) for n, name in enumerate("ab")
+        programmes.write_programme(tmp_path / name, replace(PROGRAMME, blocks=5, seed=n)) for n, name in enumerate("ab")
     )
     edited(other, change)
     compared = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
@@ -523,8 +525,9 @@ def test_a_level_that_one_run_fixes_is_the_others_level(tmp_path: Path, runs: Pa
 
 
 def test_programmes_are_compared_case_by_case(tmp_path: Path) -> None:
-    recipe = programmes.Recipe(blocks=4)
-    one_, other = (programmes.write_programme(tmp_path / name, replace(recipe, seed=n)) for n, name in enumerate("ab"))
+    one_, other = (
+        programmes.write_programme(tmp_path / name, replace(PROGRAMME, seed=n)) for n, name in enumerate("ab")
+    )
     compared = compare(one_, other, threshold=0.05)
     told = {change.matched.metric.name for change in compared.changes}
     assert told == {metric.name for metric in compared.before.judged}
@@ -541,7 +544,7 @@ def test_programmes_are_compared_case_by_case(tmp_path: Path) -> None:
 def test_a_probe_that_never_worked_in_b_is_lacking(tmp_path: Path) -> None:
     """Of such a one not even the metrics are known; it must not pass for one that nobody asked for."""
     one_, other = (
-        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=3, seed=n)) for n, name in enumerate("ab")
+        programmes.write_programme(tmp_path / name, replace(PROGRAMME, blocks=3, seed=n)) for n, name in enumerate("ab")
     )
     lines = (other / "trials.jsonl").read_text().splitlines()
     spoilt = [

@@ -17,6 +17,8 @@ from virtoll.cli import main
 from virtoll.errors import EXIT_CODES
 from virtoll.manual import page
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 FIRST = "b01-t0001"
 
 

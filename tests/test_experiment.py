@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.monitor import Watched
-from virtoll.monitor.monitor import Row
+from virtoll.monitor.meters import Row
 from virtoll.offers import Content, Http, HttpObject, Offer, Port
 from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service
@@ -97,6 +97,7 @@ class Stage:
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
+    counts: bool = False  # the platform's own kernel
     log: list[str] = field(default_factory=list)
     sut: frozenset[int] = frozenset({0})
     generator: frozenset[int] = frozenset({1})
@@ -167,7 +168,12 @@ class Stage:
             services=services,
             stopped=lambda: self.while_("stopped"),
             accounting=SimpleNamespace(cgroup="double"),
+            facts={},
+            kernel_counts=self._counts,
         )
+
+    def _counts(self) -> dict[str, Any]:
+        return {"failcnt": self.at, "proved": "limits" in self.log} if self.counts else {}
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
@@ -180,7 +186,7 @@ class Stage:
         with self.while_(f"another {name}"):
             yield SimpleNamespace(limits=Limits(vcpus=1))
 
-    def client(self, *_names: str) -> Client:
+    def client(self, *_names: str, of: Any) -> Client:
         """Where a load runs."""
         return Client(cast(Any, None), cast(Any, None), Path("/nonexistent"), cpus=1)
 
@@ -484,6 +490,19 @@ def test_a_service_that_cannot_be_asked_is_proved_by_its_process(
     assert unasked == ["answered correctly before", "answered correctly after"]
 
 
+@pytest.mark.parametrize("fails", ["", "load"])
+def test_what_the_platforms_kernel_counts_is_noted_before_a_proof_adds_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    """Of a trial that fails as well: a limit that was hit may be why."""
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, fails=fails, counts=True)
+    with suppress(TrialError):
+        stage.perform(monkeypatch, tmp_path)
+    (notes,) = stage.notes
+    assert notes.facts["kernel_counts"] == {"failcnt": 1, "proved": False}
+    assert ("limits" in stage.log) == (not fails)
+
+
 def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -512,7 +531,7 @@ def test_what_a_loads_programs_said_is_kept_of_a_victim_that_died_or_fell_silent
             stack.callback(shutil.rmtree, there)
             return super().first(stack, *told)
 
-        def client(self, *_names: str) -> Client:
+        def client(self, *_names: str, of: Any) -> Client:
             return Client(cast(Any, None), cast(Any, None), there, cpus=1)
 
         def said(self, what: str) -> None:
@@ -754,7 +773,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
 
     class Crowded(Stage):
         def start(self, _instance: Any, clock: str, rate_hz: float, **told: Any) -> None:
-            assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
+            assert dict(told["beside"]) == {"beside-other": SimpleNamespace(cgroup="virtoll/other")}
 
     class AtOnce(Session):
         def warm_up(self, duration_ns: int | None = None) -> None:

@@ -331,6 +331,7 @@ def without_explanation(page: str) -> str:
 
 
 @pytest.mark.drawn
+@pytest.mark.usefixtures("helped")
 @pytest.mark.parametrize("spoilt", [False, True], ids=["whole", "with trials that do not count"])
 def test_all_else_in_the_report_is_as_without(studied: Studied, spoilt: bool) -> None:
     if spoilt:

@@ -31,6 +31,8 @@ from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # what is refused is refused before a figure is drawn
+
 SMALL = Recipe(arms=(NATIVE, DOCKER), blocks=2, samples_per_trial=20)
 BAD_IDS = ["../../../etc", "/etc/passwd", "..", ".", "", "a/b", "a\0b", "a b", "b01-t0001\n", "x" * 300]
 
@@ -84,7 +86,6 @@ def test_no_link_is_followed_when_reading(run: Path, tmp_path: Path, name: str) 
         build_report(run)
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "name", ["report", "report/figures", "report/tables", "report/index.html", "report/tables/tolls.md"]
 )
@@ -101,7 +102,6 @@ def test_no_link_is_followed_when_writing(run: Path, tmp_path: Path, name: str) 
     assert victim.read_text() == "precious" if "." in name else list(victim.iterdir()) == []
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_file_with_another_name_elsewhere_is_not_written_to(run: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -223,6 +223,7 @@ def poisoned(value: Any, key: str = "") -> Any:
     return value + EVIL if isinstance(value, str) and key not in fixed else value
 
 
+@pytest.mark.drawn
 def test_no_text_of_a_record_becomes_markup(tmp_path: Path) -> None:
     spoilt = Recipe(arms=(NATIVE, DOCKER), blocks=3, samples_per_trial=20, spoilt={"b02-t0003": "failed"})
     plain = build_report(write_run(tmp_path / "plain", spoilt)).read_text("utf-8")

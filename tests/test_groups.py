@@ -151,6 +151,12 @@ def test_what_a_platform_takes_besides_counts() -> None:
     assert Stage(study(text), SmallHost(7 * GIB)).groups(arms) == ()
 
 
+def test_an_arm_on_a_machine_of_its_own_takes_no_memory_here() -> None:
+    text = TEXT + '[[arms]]\nplatform = "ssh"\ndestination = "root@192.0.2.7"\n'
+    arms = [entry.arm for entry in study(text).arms]
+    assert Stage(study(text), SmallHost(5 * GIB)).groups(arms) == ()
+
+
 # -- refused ------------------------------------------------------------------------------------------------
 
 

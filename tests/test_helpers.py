@@ -17,7 +17,7 @@ import pytest
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.errors import HostError, StoreError
 from virtoll.files.confined import inside
-from virtoll.helpers import _begun, helpers
+from virtoll.helpers import _begun, helpers, met_halfway
 from virtoll.hosts.processes import is_alive, process
 from virtoll.report.build import build_report
 
@@ -34,6 +34,38 @@ def test_each_answer_is_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with helpers(2) as others:
         asked = [others.submit(math.sqrt, float(n)) for n in range(20)]
         assert [each.result() for each in asked] == [math.sqrt(n) for n in range(20)]
+
+
+def test_shares_are_had_from_both_ends_in_their_order() -> None:
+    with helpers(1) as other:
+        shares = list(range(-40, 0))
+        found = met_halfway(
+            shares, lambda n: (n, os.getpid()), lambda n: other.submit(os.getpid), lambda n, pid: (n, pid)
+        )
+        assert [n for n, _ in found] == shares
+        assert found[0][1] == os.getpid()
+        assert found[-1][1] == other.submit(os.getpid).result()
+        assert met_halfway([], abs, lambda n: other.submit(abs, n), lambda _, told: told) == []
+
+
+_KILLED_HALFWAY = """
+import os, signal
+from virtoll.helpers import helpers, met_halfway
+with helpers(1) as other:
+    pid = other.submit(os.getpid).result()
+    def here(share):
+        if share[0] == 3:
+            os.kill(pid, signal.SIGKILL)
+        return len(share)
+    big = [bytes([n % 250]) * 1_000_000 for n in range(400)]  # what is asked fills the pool's pipe
+    met_halfway(big, here, lambda share: other.submit(len, share), lambda _, told: told)
+"""
+
+
+def test_one_that_is_killed_halfway_is_an_error_and_no_end_is_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED_HALFWAY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "ended before its time" in done.stderr
 
 
 def test_one_cpu_has_one_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ from virtoll.report import history_forms as forms
 from virtoll.report.history import History, history
 from virtoll.report.history_page import write_page
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 # -- changes of level -------------------------------------------------------------------------------------
 
 
@@ -124,7 +126,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> History:
+def told(folder: Path, helped: None) -> History:
     return history(folder)
 
 

@@ -24,6 +24,8 @@ from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
 from virtoll.study.file import read_study
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -36,7 +36,7 @@ PAIRS = [(name, kind) for name, mode in network_modes().items() for kind in mode
 
 
 def test_the_modes_of_the_papers_are_there() -> None:
-    assert list(network_modes()) == ["bridge", "host", "nat", "published", "routed", "usernet", "venet"]
+    assert list(network_modes()) == ["bridge", "direct", "host", "nat", "published", "routed", "usernet", "venet"]
     assert all(mode.summary for mode in network_modes().values())
 
 

@@ -321,7 +321,7 @@ def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatc
             return Completed(tuple(argv), 0, b"kvm\nptrace\n", b"")
 
     monkeypatch.setattr(requirements, "find", lambda command: command)
-    told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
+    told = [problem.what for problem in Gvisor(GvisorSettings(system_calls="systrap")).check(Asked())]
     assert "this runsc has no platform systrap, but kvm, ptrace" in told
     assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -35,7 +35,7 @@ from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
-from virtoll.platforms.qemu_command import Guest, command_line
+from virtoll.platforms.qemu_command import DiskCache, Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
@@ -292,7 +292,7 @@ def test_kvm_is_not_tried_where_nothing_may_be_changed(
     monkeypatch.setattr(kvm, "device_problem", lambda *_: None)
     monkeypatch.setattr(kvm, "known_kernel", lambda *_: None)
     for name in ("boot_problem", "guest_kernel"):
-        monkeypatch.setattr(kvm if name == "boot_problem" else qemu, name, lambda *_: pytest.fail("it was tried"))
+        monkeypatch.setattr(kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried"))
     monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
     monkeypatch.setattr(Native, "check", lambda *_: [])
     monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
@@ -345,6 +345,7 @@ def test_qemu_command_line() -> None:
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1
     assert ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny") in pairs
+    assert [word.split(",")[-2:] for word in argv if word.startswith("id=disk")] == [["cache=writeback", "aio=threads"]]
     probe = command_line(Guest("kvm", KERNEL, 1, 2**28))
     assert not {"-drive", "-netdev", "-chardev socket", "-S"} & set(probe)
 
@@ -465,6 +466,21 @@ def test_cpio_reads_back_what_was_written(tmp_path: Path) -> None:
     assert (tmp_path / "init").stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.parametrize("cache", get_args(DiskCache))
+def test_a_disk_has_the_cache_and_the_way_of_reading_that_are_asked_for(cache: DiskCache) -> None:
+    argv = command_line(Guest("kvm", KERNEL, 1, 2**28, "disk.qcow2", disk_cache=cache, disk_io="native"))
+    (drive,) = (word for word in argv if word.startswith("id=disk"))
+    assert drive.endswith(f",cache={cache},aio=native")
+
+
+def test_native_io_past_a_cache_that_is_in_the_way_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(kernel, "kernel_problem", lambda *_: None)
+    (problem,) = QemuTcg(QemuSettings(disk_io="native")).check(LocalHost())
+    assert 'disk_cache = "writeback"' in problem.what
+    assert not QemuTcg(QemuSettings(disk_io="native", disk_cache="none")).check(LocalHost())
+
+
 def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     with pytest.raises(HostError, match="there is no kernel /no/such"):
         QemuTcg(QemuSettings(kernel="/no/such")).kernel(LocalHost(), lambda _line: None)
@@ -479,6 +495,9 @@ def test_disk_holds_the_image_and_leaves_room(tmp_path: Path) -> None:
     image = Image("small", "ab" * 32, tmp_path)
     (image.rootfs / "etc").mkdir(parents=True)
     (image.rootfs / "etc/name").write_text("here\n")
+    later_s = time.time() + 3600
+    for path in (image.rootfs / "etc/name", image.rootfs / "etc", image.rootfs):
+        os.utime(path, (later_s, 1))  # else the first reading notes its time, and the second copies it
     free_bytes = 64 * 1024**2
     path = disk.ext4(host, image, free_bytes, lambda _line: None)
     shown = host.run(["dumpe2fs", "-h", str(path)]).text

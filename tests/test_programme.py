@@ -164,6 +164,7 @@ class Doubles:
             is_running=self.is_running,
             platform="double",
             accounting=SimpleNamespace(cgroup="g"),
+            kernel_counts=dict,
         )
 
     @contextmanager
@@ -179,7 +180,7 @@ class Doubles:
         self.log.append("limits")
         return True
 
-    def client(self, _name: str) -> None:
+    def client(self, _name: str, *, of: Any = None) -> None:
         return None
 
     def read_clock(self, _instance: Any) -> None: ...
@@ -610,7 +611,7 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
             return super().perform(trial, notes)
 
         def _deployed(self, *_: Any) -> Any:
-            return SimpleNamespace(facts={}, believes={}, place=None)
+            return SimpleNamespace(facts={}, believes={}, place=SimpleNamespace(instance=None))
 
         @contextmanager
         def _subject(self, *_: Any) -> Iterator[Any]:
@@ -642,5 +643,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)
         patched.setattr(proofs, "of_slices", lambda *_: True)
         patched.setattr(limits, "prove_beside", lambda *_: None)
+        patched.setattr(limits, "note_kernel_counts", lambda *_: None)
         execute.run_turn(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
     assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"

@@ -18,7 +18,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Site
 from virtoll.monitor import Watched
-from virtoll.monitor.monitor import Row
+from virtoll.monitor.meters import Row
 from virtoll.platforms.base import Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.record.model import Events, Measured, Window

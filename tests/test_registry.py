@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -45,6 +46,12 @@ class Some(Service):
     name = "some"
     summary = "nothing of what a service does"
 """
+
+
+def test_every_setting_of_a_platform_can_be_written_in_an_arm() -> None:
+    taken = {"platform", "network", "optional"}  # what else an arm says
+    for name, entry in catalogue().platforms.items():
+        assert not {field.name for field in dataclasses.fields(entry.settings)} & taken, name
 
 
 class Site:

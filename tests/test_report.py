@@ -33,6 +33,8 @@ from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
 
@@ -43,7 +45,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(run_directory: Path) -> str:
+def page(run_directory: Path, helped: None) -> str:
     return build_report(run_directory).read_text("utf-8")
 
 
@@ -357,7 +359,7 @@ def test_a_report_of_every_platform_answers_in_few_words_and_each_arm_has_a_line
     run = write_run(tmp_path / "r", Recipe(arms=arms, truth=truth, factors=factors, blocks=3, noise=0.2, bulk=False))
     found = find(run)
     (told,) = answer(found)
-    assert told.count("in a new run") == 1, "of the one that needs most"
+    assert told.count("(the most, ") == 1, "of the one that needs most"
     assert all(arm.label in told for arm in arms if arm.role == "treatment")
     (drawn,) = (figure for figure in figures(found) if figure.name == "absolute")
     assert drawn.question == "How much is that?"

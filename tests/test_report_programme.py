@@ -21,10 +21,10 @@ from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
 from virtoll.record.model import Plan
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
-from virtoll.report.build import build_report
+from virtoll.report.build import build_report, report_of
 from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE
-from virtoll.report.findings import find
+from virtoll.report.findings import Findings, find
 from virtoll.report.palette import pairs, styles
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.beliefs import sentences
@@ -33,6 +33,8 @@ from virtoll.run.progress import LiveProgress, PlainProgress
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
+
+pytestmark = pytest.mark.usefixtures("helped")
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 STUDY = """
@@ -85,15 +87,19 @@ def on_fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = write_programme(tmp_path_factory.mktemp("programme") / "run", Recipe())
-    build_report(directory)
-    return directory
+def reported(tmp_path_factory: pytest.TempPathFactory, helped: None) -> tuple[Findings, Path]:
+    """A made-up run's findings and its page."""
+    return report_of(write_programme(tmp_path_factory.mktemp("programme") / "run", Recipe()))
 
 
 @pytest.fixture(scope="module")
-def page(run_directory: Path) -> str:
-    return (run_directory / "report" / "index.html").read_text("utf-8")
+def findings(reported: tuple[Findings, Path]) -> Findings:
+    return reported[0]
+
+
+@pytest.fixture(scope="module")
+def page(reported: tuple[Findings, Path]) -> str:
+    return reported[1].read_text("utf-8")
 
 
 # -- a whole study on fakes --------------------------------------------------------------------------------
@@ -149,9 +155,9 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", body).replace("\u00a0", " "))
 
 
-def test_the_page_answers_first_and_is_one_offline_file(page: str, run_directory: Path) -> None:
+def test_the_page_answers_first_and_is_one_offline_file(page: str, findings: Findings) -> None:
     body = text_of(page)
-    for sentence in answer(find(run_directory)):
+    for sentence in answer(findings):
         assert sentence in body
     assert "kvm+routed was not measured." in body
     assert "<script" not in page
@@ -159,9 +165,9 @@ def test_the_page_answers_first_and_is_one_offline_file(page: str, run_directory
     assert not re.search(r"url\((?!#|data:)", page)
 
 
-def test_the_page_follows_light_and_dark(page: str, run_directory: Path) -> None:
+def test_the_page_follows_light_and_dark(page: str, findings: Findings) -> None:
     drawn = page[page.index("<main>") :]
-    for light, _ in pairs(styles(find(run_directory).matrix.arms), heat=True):
+    for light, _ in pairs(styles(findings.matrix.arms), heat=True):
         assert f'"{light}"' not in drawn
 
 
@@ -174,8 +180,8 @@ def test_the_method_is_that_of_probes(page: str) -> None:
         assert words in method
 
 
-def test_what_an_instance_believes_is_told(run_directory: Path, page: str) -> None:
-    wrong, right = sentences(find(run_directory))
+def test_what_an_instance_believes_is_told(findings: Findings, page: str) -> None:
+    wrong, right = sentences(findings)
     assert wrong == (
         "native+host, lxc+routed and docker+routed believe in 4 CPUs and 16 GiB where 1 CPU and 512 MiB were given."
     )
@@ -190,8 +196,8 @@ def test_a_factor_of_the_limits_is_what_was_given(tmp_path: Path) -> None:
     assert any("uml+routed believes in 1 CPU and 512 MiB where 2 CPUs and 512 MiB were given" in line for line in told)
 
 
-def test_files_for_papers(run_directory: Path, page: str) -> None:
-    report = run_directory / "report"
+def test_files_for_papers(findings: Findings, page: str) -> None:
+    report = findings.run.directory / "report"
     names = {path.stem for path in (report / "figures").iterdir()}
     assert names == {
         "tolls", "linpack", "memory", "stream", "disk", "round-trip", "round-trip-distribution", "unix", "others",
@@ -201,24 +207,24 @@ def test_files_for_papers(run_directory: Path, page: str) -> None:
     tables = {path.stem for path in (report / "tables").iterdir()}
     assert {"tolls", "linpack-gflops", "disk-latency-us", "cross-check", "trials"} <= tables
     rows = list(csv.DictReader((report / "tables" / "trials.csv").open()))
-    assert len(rows) == len(find(run_directory).run.records)
+    assert len(rows) == len(findings.run.records)
     theirs = [row for row in rows if row["instrument"]]
     assert {row["role"] for row in theirs} == {"baseline"}
     assert all(row["linpack.gflops"] == "" for row in rows if row["probe"] != "linpack")
 
 
-def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
+def test_charts_are_valid_vega_lite(findings: Findings) -> None:
     with debug_mode(True):
-        for figure in figures(find(run_directory)):
+        for figure in figures(findings):
             for layout in (WIDE, NARROW):
                 assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
 
 
-def test_tables_match_golden_files(run_directory: Path) -> None:
+def test_tables_match_golden_files(findings: Findings) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
-    made = {table.name: table for table in tables(find(run_directory))}
+    made = {table.name: table for table in tables(findings)}
     texts = {f"programme-{name}.md": made[name].markdown() for name in ("tolls", "linpack-gflops", "cross-check")}
-    texts["programme-answer.md"] = "\n\n".join(answer(find(run_directory))) + "\n"
+    texts["programme-answer.md"] = "\n\n".join(answer(findings)) + "\n"
     missing = []
     for name, text in texts.items():
         golden = GOLDEN / name

@@ -18,6 +18,7 @@ from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, PlatformError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.hosts.local import LocalHost
 from virtoll.monitor import Watched
 from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Window
@@ -368,3 +369,34 @@ def test_labs_are_made_anew_for_each_block_and_one_that_cannot_be_fails_its_tria
     assert log.index("1 docker+routed undone") < min(log.index(line) for line in by_block[1]), "one block at a time"
     made = [line for line in log if "undone" not in line]
     assert len(made) - sum("undone" in line for line in log) == 1, "all that were made are undone"
+
+
+# -- labs -------------------------------------------------------------------------------------------------
+
+
+def in_two_blocks(error: Exception) -> Iterator[None]:
+    """Two arms, of whose labs that of docker cannot be undone, each trial performed when it is asked for."""
+
+    @contextmanager
+    def lab(trials: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+        yield FakeExperiment({"native": 1.0, "docker": 1.0})
+        if trials[0].arm.platform == "docker":
+            raise error
+
+    pending = planned()
+    with ExitStack() as labs:
+        turns = InTurn(lab, pending, labs)
+        for trial in pending:
+            for _ in turns.perform(trial, Notes(Path("/none"), lambda _phase: None)):
+                pass
+            yield
+
+
+def test_what_a_lab_leaves_on_another_machine_fails_no_other_arms_trial() -> None:
+    left = ElsewhereError("could not be removed: ssh-directory", where="ledger", remedy="clean")
+    assert len(list(in_two_blocks(left))) == len(planned())
+
+
+def test_what_a_lab_leaves_here_is_in_the_next_ones_way() -> None:
+    with pytest.raises(HostError, match="a namespace"):
+        list(in_two_blocks(HostError("a namespace could not be removed")))

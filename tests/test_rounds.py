@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from scipy import stats
 
 from bench._rounds import (
     DEFAULT_LOCATION,
@@ -33,7 +33,7 @@ def test_locations_are_what_they_are_called(values: Floats) -> None:
     logs = np.log(arm / native)
     expected = {
         "mean": logs.mean(),
-        "trimmed mean": stats.trim_mean(logs, 0.2),
+        "trimmed mean": scipy.stats.trim_mean(logs, 0.2),
         "median": np.median(logs),
         "ratio of totals": math.log(arm.sum() / native.sum()),
     }

@@ -233,13 +233,14 @@ def test_check_for_programs(here: Path, said: Any) -> None:
 
 def test_doctor_for_programs_and_people_says_the_same() -> None:
     lacks = Problem("no dockerd", "here", "install docker.io")
-    offer = doctor.MachineOffer({"docker": doctor.PlatformOffer({"routed": "missing"}, (lacks,))}, ["busy"])
+    offer = doctor.MachineOffer({"docker": doctor.PlatformOffer({"routed": "missing"}, (lacks,), "slow")}, ["busy"])
     assert doctor.as_json(offer) == {
         "ready": False,
         "platforms": [
             {
                 "name": "docker",
                 "networks": {"routed": "missing"},
+                "caveat": "slow",
                 "problems": [{"what": "no dockerd", "where": "here", "remedy": "install docker.io"}],
             }
         ],
@@ -292,7 +293,7 @@ def test_every_json_is_documented(verb: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "keys"),
     [
-        ("list", {"list", "entries", "refused", "features", "supported", "without_driver", "papers"}),
+        ("list", {"list", "entries", "refused", "features", "supported", "papers"}),
         ("doctor", {*doctor.as_json(doctor.MachineOffer({})), "removed"}),
         ("doctor --machine", {*machine.as_json([], {}), "removed"}),
         ("tune", {*tune.as_json([])}),
@@ -340,6 +341,7 @@ COMPLETED = [
             "history",
             "advise",
             "export",
+            "keep",
             "plan",
             "tune",
             "untune",

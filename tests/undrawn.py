@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from turns import take_turns
 from virtoll import cli
 from virtoll.report import begin
-from virtoll.run import measuring
 
 if TYPE_CHECKING:
     from virtoll.report.page import Drawn
 
 ARGV = [sys.executable, __file__]
-_finish = measuring.finish
 
 
 def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
@@ -38,15 +36,24 @@ def nothing(*_: object) -> None:
 UNDRAWN = {"_draw": no_figures, "_start": nothing}  # of `build`
 
 
-def _finish_undrawn(*arguments: Any, **options: Any) -> int:
-    from virtoll.report import build
+def run_undrawn() -> None:
+    """Have runs end without figures."""
+    from virtoll.run import measuring
 
-    vars(build).update(UNDRAWN)
-    return _finish(*arguments, **options)
+    finish = measuring.finish
+
+    def finish_undrawn(*arguments: Any, **options: Any) -> int:
+        from virtoll.report import build
+
+        vars(build).update(UNDRAWN)
+        return finish(*arguments, **options)
+
+    vars(measuring)["finish"] = finish_undrawn
+    vars(begin)["_load"] = nothing
 
 
 if __name__ == "__main__":
     take_turns()
-    vars(measuring)["finish"] = _finish_undrawn
-    vars(begin)["_load"] = nothing
+    if "run" in sys.argv:  # other verbs load less
+        run_undrawn()
     cli.main()

@@ -6,7 +6,6 @@ a size is how many of them are watched. A sample is one tick, all files of all w
 
 from __future__ import annotations
 
-import io
 import subprocess
 import tempfile
 import time
@@ -14,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from bench.agent import cpu_ns
 from bench.growing.curves import Growth, Panel, Reading
@@ -26,7 +23,7 @@ from virtoll.hosts.cgroup import hierarchies, owned
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.monitor import cgroup_sources, host_agent_command, host_sources
-from virtoll.record.tables import samples_table
+from virtoll.record.tables import packed, samples_table
 
 _INSTANCES, _QUICK = (1, 5, 25, 100, 250, 500), (1, 10, 40)
 _RATE_HZ = 10.0  # no tick is late for those before it: what is said once is shared by as many samples at each size
@@ -116,8 +113,7 @@ def _cost(host: LocalHost, sources: Sequence[Source], seconds: float) -> _Cost:
             for t_ns, value in zip(samples.times_ns, values, strict=True)
             if value is not None
         ]
-        packed = io.BytesIO()
-        pq.write_table(samples_table(rows), packed, compression="zstd")
+        file = packed(samples_table(rows))
         fetching_ns = _both_ns(process.pid) - fetching_ns
         agent.close()
         process.wait(timeout=30)
@@ -131,7 +127,7 @@ def _cost(host: LocalHost, sources: Sequence[Source], seconds: float) -> _Cost:
         taking_ms=used_ns / taken / 1e6,
         fetching_ms=fetching_ns / kept / 1e6,
         stream_bytes=(stream.received_bytes - received) / kept,
-        parquet_bytes=packed.tell() / kept,
+        parquet_bytes=len(file) / kept,
     )
 
 

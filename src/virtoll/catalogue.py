@@ -13,7 +13,6 @@ from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
-from virtoll.platforms.kinds import WITHOUT_DRIVER
 from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
 from virtoll.services.base import Service, services
@@ -56,12 +55,11 @@ def refused() -> list[Problem]:
 
 
 def features() -> dict[str, Features]:
-    """What each platform supports, as its class states it; last those of the papers that have no driver here.
+    """What each platform supports, as its class states it.
 
     What a class inherits is said of another platform, and not taken over.
     """
-    stated = {name: vars(cls).get("features", {}) for name, cls in platforms().items()}
-    return {**stated, **WITHOUT_DRIVER}
+    return {name: vars(cls).get("features", {}) for name, cls in platforms().items()}
 
 
 def catalogue() -> Catalogue:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -14,8 +14,15 @@ from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
+from typing import TypeVar
 
 from virtoll.errors import HostError
+
+_Share = TypeVar("_Share")
+_Answer = TypeVar("_Answer")
+_Found = TypeVar("_Found")
+
+_AHEAD = 2  # shares that a helper has: one that it works at, and the next
 
 _here: ContextVar[ProcessPoolExecutor | None] = ContextVar("helpers", default=None)
 
@@ -69,6 +76,31 @@ class _Helper(SpawnProcess):
 
 class _Context(SpawnContext):
     Process = _Helper
+
+
+def met_halfway(
+    shares: Sequence[_Share],
+    here: Callable[[_Share], _Found],
+    ask: Callable[[_Share], Future[_Answer]],
+    told: Callable[[_Share, _Answer], _Found],
+) -> list[_Found]:
+    """What each share gives, in their order: here from the first on, and, by `ask` in a helper, from the last on.
+
+    ``told``: what a helper's answer to a share says. It is asked for no more than it can begin soon: of a pool in which
+    a future was cancelled Python (3.11) stands still when its process is killed.
+    """
+    found: dict[int, _Found] = {}
+    answers: dict[int, Future[_Answer]] = {}
+    first, last = 0, len(shares)
+    while first < last:
+        while first < last and sum(not answer.done() for answer in answers.values()) < _AHEAD:
+            last -= 1
+            answers[last] = ask(shares[last])
+        if first < last:
+            found[first] = here(shares[first])
+            first += 1
+    found.update((at, told(shares[at], answer.result())) for at, answer in answers.items())
+    return [found[at] for at in range(len(shares))]
 
 
 def load(module: str) -> None:

@@ -3,7 +3,9 @@
 The kernel is fetched once and unpacked in the cache, never installed. By default the computer's files are this
 machine's own, read-only (9p), below a tmpfs: virtoll runs there as it does here, and nothing that it does there is seen
 here. Control groups are of version 2 alone. What the computer is to tell, it writes to /run/out, a directory of this
-machine's. All is emulated, ten times slower and more: what is seen works or not, and says nothing of what it costs.
+machine's. Files that this machine lacks can be laid over its own (`Computer.added`), and a hypervisor put below its
+kernel (`Hypervisor`). All is emulated, ten times slower and more: what is seen works or not, and says nothing of what
+it costs.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ b=/bin/busybox
 $b mount -t devtmpfs dev /dev
 while read -r module; do $b insmod "/modules/$module"; done </modules/order
 $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro host /host
+$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro added /added
 $b mount -t tmpfs -o size=75% changes /changes
 $b mkdir /changes/files /changes/work
-$b mount -t overlay -o lowerdir=/host,upperdir=/changes/files,workdir=/changes/work root /root
+$b mount -t overlay -o lowerdir=/added:/host,upperdir=/changes/files,workdir=/changes/work root /root
 $b mount -t proc proc /root/proc
 $b mount -t sysfs sys /root/sys
 $b mount -t cgroup2 cgroup /root/sys/fs/cgroup
@@ -71,13 +74,24 @@ while :; do :; done  # the first process must not end, and no program can be rea
 class Computer:
     """What is emulated, and what is there when its command starts.
 
-    ``modules`` are loaded (with what they need); ``in_memory``: directories whose place a tmpfs takes.
+    ``modules`` are loaded (with what they need); ``in_memory``: directories whose place a tmpfs takes; ``added``: a
+    directory whose files are laid over this machine's.
     """
 
     cpus: int = 2
     memory_mib: int = 2500
     modules: tuple[str, ...] = ("tun",)
     in_memory: tuple[str, ...] = ("/tmp",)
+    added: Path | None = None
+
+
+@dataclass(frozen=True)
+class Hypervisor:
+    """What boots in the kernel's place and boots that, by multiboot; ``cpu`` is the model that it bears."""
+
+    image: Path
+    words: str
+    cpu: str
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,7 @@ def run_in(
     *,
     limit_s: float,
     environment: Mapping[str, str] | None = None,
+    hypervisor: Hypervisor | None = None,
 ) -> Path:
     """Boot it, run ``command`` in it, and wait until it is off; what the command left in /run/out.
 
@@ -108,8 +123,11 @@ def run_in(
     out.mkdir(parents=True)
     initramfs = directory / "initramfs.cpio"
     initramfs.write_bytes(_archive(host, booted, _first_process(computer, booted, command, environment or {})))
-    disks = [*shared("host", Path("/"), readonly=True), *shared("out", out)]
-    boot(host, booted.vmlinuz, initramfs, directory / "console.log", [*_size(computer), *disks], limit_s=limit_s)
+    added = computer.added or directory / "nothing"
+    added.mkdir(exist_ok=True)
+    disks = [*shared("host", Path("/"), readonly=True), *shared("added", added, readonly=True), *shared("out", out)]
+    devices = [*_size(computer), *disks]
+    boot(host, booted.vmlinuz, initramfs, directory / "console.log", devices, limit_s=limit_s, hypervisor=hypervisor)
     status = out / "status"
     if not status.exists() or status.read_text() != "0\n":
         pytest.fail(f"{_end_of(directory / 'console.log')}\n{_end_of(out / 'log')}")
@@ -138,12 +156,18 @@ def boot(
     *,
     limit_s: float,
     words: str = "",
+    hypervisor: Hypervisor | None = None,
 ) -> None:
     """Run the computer until it is off; the test fails, with the end of its console, when that takes too long."""
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
-    argv += ["-accel", "tcg", "-machine", "q35", "-cpu", "max", *devices]
-    argv += ["-kernel", str(vmlinuz), "-initrd", str(initramfs), "-serial", f"file:{console}"]
-    argv += ["-append", f"console=ttyS0 panic=-1 cryptomgr.notests {words}"]
+    argv += ["-accel", "tcg", "-serial", f"file:{console}", *devices]
+    words = f"panic=-1 cryptomgr.notests {words}"
+    if hypervisor is None:
+        argv += ["-machine", "q35", "-cpu", "max", "-kernel", str(vmlinuz), "-initrd", str(initramfs)]
+        argv += ["-append", f"console=ttyS0 {words}"]
+    else:
+        argv += ["-machine", "pc", "-cpu", hypervisor.cpu, "-kernel", str(hypervisor.image)]
+        argv += ["-append", hypervisor.words, "-initrd", f"{vmlinuz} console=hvc0 {words},{initramfs}"]
     try:
         host.run(["nice", "-n", "10", *argv], timeout_s=limit_s, confinement=Confinement())
     except CommandError as error:
@@ -191,7 +215,7 @@ def _archive(host: LocalHost, booted: Kernel, first_process: str) -> bytes:
     """The computer's initramfs."""
     return kernel.cpio(
         {
-            **dict.fromkeys(("bin", "changes", "dev", "host", "modules", "root")),
+            **dict.fromkeys(("added", "bin", "changes", "dev", "host", "modules", "root")),
             "bin/busybox": Path("/bin/busybox").read_bytes(),
             "init": _INIT.encode(),
             "inside": first_process.encode(),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.record.model import Arm, Audit, TrialRecord
+from virtoll.record.model import NOT_LIMITED, Arm, Audit, TrialRecord
 from virtoll.units import parse_bytes
 
 Kind = Literal["flagged", "explained", "untold"]
@@ -24,6 +24,8 @@ TITLES = {
     "cpu_quota": "CPU quota",
     "memory_seen": "Memory it sees",
     "memory_limit": "Memory limit",
+    "processes_limit": "Limit of processes",
+    "disk_limit": "Disk limit",
     "kernel": "Kernel",
     "boot_arguments": "Boot arguments",
     "accelerator": "Accelerator",
@@ -78,6 +80,8 @@ _RULES = {
         "set the service's sizes, or lxcfs = true for LXC",
     ),
     "memory_limit": Rule("it may use another amount of memory", "see that limits.memory is in force on each arm"),
+    "processes_limit": Rule("it may start another number of processes", "see that limits.pids is in force on each arm"),
+    "disk_limit": Rule("its disk is limited in another way, to the same size"),
     "kernel": Rule("the host ran another kernel", "run all arms again under one kernel"),
     "boot_arguments": Rule("the host was booted otherwise", "run all arms again after one boot"),
     "accelerator": Rule("it is what this platform is measured for"),
@@ -143,12 +147,22 @@ _PAID = {
     "host.speculation_store_bypass": "mitigated",
     "speculation_indirect_branch": "disabled",
 }
+# Of a machine of the user's own, whatever its kernel.
+_UNLIMITED = Rule(
+    "it has what its machine has, and the others have the study's limit",
+    "write in [limits] what that machine has, or give the machine what they say",
+)
+_EVEN = Rule("nothing is limited there, and its machine has just what the others are limited to")
+_HAS = f"{NOT_LIMITED}: the machine has "
+_SEEN = ("cpus", "cpus_online", "memory_seen")  # of the machine, where nothing is limited
+_SHOWN = {"cpus_online": "cpu_quota", "memory_seen": "memory_limit"}  # what it shows of what native is limited to
 _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
 _HAS_OWN_KERNEL = {
-    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn", "openvz-profile"), False),
-    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml"), True),
+    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn"), False),
+    **dict.fromkeys(("openvz", "openvz-profile"), False),
+    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "ssh", "uml", "xen-hvm", "xen-pv", "xen-pvh"), True),
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
@@ -158,6 +172,7 @@ _OWN_KERNEL = {
     "cpu_quota": Rule("a virtual machine is limited by its vCPUs"),
     "memory_seen": Rule("a kernel of its own has memory of its own"),
     "memory_limit": Rule("the host's limit holds what its monitor needs, too"),
+    "processes_limit": Rule("its own kernel has the limit, and the host's holds what its monitor needs"),
     "clock_source": Rule("a kernel of its own has the clock that its platform gives it"),
     "capabilities": Rule("root of a kernel of its own, which may know others"),
     "host.seccomp": Rule("the program that runs its kernel has its own system calls filtered"),
@@ -250,6 +265,9 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
         if _comparable(key, theirs) == _comparable(key, ours) or (key.startswith("host.") and not own_kernel):
             continue  # a container's processes are the host's: what was read from inside holds
         rule = _rule(key, theirs, ours, own_kernel=own_kernel)
+        if key in _SEEN and here.found.get("cpu_quota", "").startswith(NOT_LIMITED):
+            limit = _SHOWN.get(key, key)
+            rule = _EVEN if _has_the_limit(limit, native.found.get(limit), here.found.get(limit)) else _UNLIMITED
         if not own_kernel and _is_shown_its_limit(key, here):
             rule = Rule("it is shown its own limit (lxcfs does that), and native the whole machine")
         if theirs is None or ours is None:
@@ -288,8 +306,18 @@ def _is_shown_its_limit(key: str, here: Audit) -> bool:
     return _comparable(key, here.found[key]) == _comparable(limit, here.found.get(limit))
 
 
+def _has_the_limit(key: str, native: str | None, here: str | None) -> bool:
+    """Whether a machine that nothing is limited on has as much as native is limited to."""
+    if native is None or here is None or not here.startswith(_HAS):
+        return False
+    has = here.removeprefix(_HAS)
+    return has.removesuffix("s") == native if key == "cpu_quota" else _comparable(key, has) == _comparable(key, native)
+
+
 def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -> Rule:
     told = native is not None and here is not None
+    if told and (here or "").startswith(NOT_LIMITED):
+        return _EVEN if _has_the_limit(key, native, here) else _UNLIMITED
     if key.startswith(_MITIGATION):
         return _mitigation_rule(native or "", here or "") if told else _RULES[_MITIGATION]
     if key in _PAID and told and (_PAID[key] in (native or "")) == (_PAID[key] in (here or "")):

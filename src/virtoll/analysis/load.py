@@ -23,8 +23,15 @@ Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
 _HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64()}
 _WINDOW = {"window": pa.int64()}  # beside the others, where a trial has several
-_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16(), "late_ns": pa.int64()}
+_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16()}
+_LATE = {"late_ns": pa.int64()}  # beside the others, of an open loop
 _SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
+# The columns of each table that a trial may have, by its name, and those that it perhaps has.
+TABLES: dict[str, tuple[dict[str, pa.DataType], dict[str, pa.DataType]]] = {
+    **dict.fromkeys(("latency", "lateness"), (_HISTOGRAM, _WINDOW)),
+    "requests": (_REQUESTS, _LATE),
+    **dict.fromkeys(("outside", "inside", "neighbour", "series"), (_SAMPLES, {})),
+}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 
@@ -95,6 +102,7 @@ class Run:
     # Of a ramp's levels, which are told as trials (`virtoll.analysis.ramps`): whose raw data they share, and the
     # numbers of the windows that are theirs.
     parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    is_kept: bool = False  # a copy that was kept small, and is not gone on with
 
     @property
     def base(self) -> dict[str, Any]:
@@ -138,9 +146,13 @@ class Run:
         own, _ = self.parts.get(trial_id, (trial_id, ()))
         return inside(self.directory, "trials", own, name)
 
+    def table(self, trial_id: str, name: str) -> pa.Table | None:
+        """All rows of one of ``TABLES``; None when there is none. StoreError where it is damaged."""
+        return _table(self.file(trial_id, f"{name}.parquet"), *TABLES[name])
+
     def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
         """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
-        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM, _WINDOW)
+        table = self.table(trial_id, name)
         if table is None:
             return None
         if trial_id in self.parts and "window" in table.column_names:
@@ -153,7 +165,7 @@ class Run:
         """The latencies of each of a trial's windows, of which so many requests are ``censored``; None when they were
         not recorded apart.
         """
-        table = _table(self.file(trial_id, "latency.parquet"), _HISTOGRAM, _WINDOW)
+        table = self.table(trial_id, "latency")
         if table is None or "window" not in table.column_names:
             return None
         window = table["window"].to_numpy()
@@ -166,17 +178,17 @@ class Run:
 
         They may not be all: the record's ``load.log`` says how far they are whole.
         """
-        table = _table(self.file(trial_id, "requests.parquet"), _REQUESTS)
+        table = _table(self.file(trial_id, "requests.parquet"), {**_REQUESTS, **_LATE})
         if table is None:
             return None
-        intended, latency, status, late = (table[name].to_numpy() for name in _REQUESTS)
+        intended, latency, status, late = (table[name].to_numpy() for name in (*_REQUESTS, *_LATE))
         return intended, latency, status, late
 
     def samples(
         self, trial_id: str, side: str, wanted: frozenset[tuple[str, str]] | None = None
     ) -> dict[tuple[str, str], Series]:
         """Series by (source, counter) from ``side`` "outside" or "inside"; ``wanted`` names the only ones needed."""
-        table = _table(self.file(trial_id, f"{side}.parquet"), _SAMPLES)
+        table = self.table(trial_id, side)
         return {} if table is None else _series(table, wanted)
 
 
@@ -190,18 +202,23 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
     study, plan, environment, records = store.study, store.plan, store.environment, store.records()
     if blocks is not None:
         records = [record for record in records if record.trial.block <= blocks]
-    pending, looks = len(store.pending(records)), tuple(store.looks(plan))
+    pending, looks = len(store.pending(records, plan)), tuple(store.looks(plan))
     plan = _as_far_as(plan, store.last_block(plan))
-    notes = []
+    notes, is_kept = [], store.kept is not None
     if store.has_torn_line():
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
         notes.append(
-            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}. "
-            f"`virtoll run {directory}` resumes it."
+            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
+            + ("" if is_kept else f" `virtoll run {directory}` resumes it.")
         )
-    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks)
+    if is_kept:
+        notes.append(
+            "This is a copy, kept small: it lacks what no figure is made of (kept.json), and is not gone on with. What "
+            "is said of more blocks in this run holds of the one that it was made of."
+        )
+    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept)
 
 
 def _as_far_as(plan: Plan, block: int) -> Plan:
@@ -256,6 +273,8 @@ def _of(study: dict[str, Any], run: Run, is_part: Callable[[Mapping[str, Any]], 
 def _histogram(table: pa.Table, censored: int) -> Histogram:
     """Of all rows; several windows' buckets are those of one instrument."""
     lower, upper, count = (table[name].to_numpy() for name in _HISTOGRAM)
+    if (upper[1:] > upper[:-1]).all():  # each bucket once, as of one window
+        return Histogram(lower, upper, count, censored)
     bounds, first, bucket = np.unique(upper, return_index=True, return_inverse=True)
     added = np.zeros(len(bounds), dtype=np.int64)
     np.add.at(added, bucket, count)
@@ -311,8 +330,9 @@ def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[
         for one, other in wanted:
             if one in source_names and other in counter_names:
                 mine = (source == source_names.index(one)) & (counter == counter_names.index(other))
-                if mine.any():
-                    found[one, other] = _in_time(t_ns[mine], value[mine])
+                rows = np.flatnonzero(mine)
+                if len(rows):
+                    found[one, other] = _in_time(t_ns[rows], value[rows])
         return found
     key = source * np.int64(len(counter_names)) + counter
     order = np.argsort(key, kind="stable")

@@ -11,6 +11,7 @@ mean and no toll meets them. `crosscheck` compares them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -125,12 +126,17 @@ class Matrix:
         """Array [block, arm, condition] of a metric; nan where there is no valid value."""
         if metric not in self._arrays:
             array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
-            columns = [(self.conditions.index(condition), condition) for condition in self.conditions_of(metric)]
+            columns = [(self._number[condition], condition) for condition in self.conditions_of(metric)]
             for a, arm in enumerate(self.arms):
                 for c, condition in columns:
                     array[:, a, c] = self._by_block(metric, arm, condition)
             self._arrays[metric] = array
         return self._arrays[metric]
+
+    @cached_property
+    def _number(self) -> dict[Condition, int]:
+        """Of each condition, among ``conditions``: there are many, and to look for one takes long."""
+        return {condition: number for number, condition in enumerate(self.conditions)}
 
     def _by_block(self, metric: str, arm: Arm, condition: Condition) -> Floats:
         """An arm's value in each block: a mean where it stands in several groups; nan where there is none."""
@@ -139,7 +145,7 @@ class Matrix:
             found.setdefault(b, []).append(cell.values.get(metric, np.nan))
         means = np.full(len(self.blocks), np.nan)
         for b, values in found.items():
-            known = [value for value in values if np.isfinite(value)]
+            known = [value for value in values if math.isfinite(value)]
             means[b] = sum(known) / len(known) if known else np.nan
         return means
 
@@ -187,7 +193,7 @@ class Matrix:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
         if self.censored(metric, arm, condition)[0]:
             return None
-        values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
+        values = self.values(metric)[:, self.arms.index(arm), self._number[condition]]
         return self.mean(values, metric) if np.isfinite(values).any() else None
 
     def mean(self, values: Floats, metric: str) -> Estimate:

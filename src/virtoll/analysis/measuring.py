@@ -18,7 +18,7 @@ from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.usage import note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
-from virtoll.helpers import helpers
+from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
     LEAST_BEYOND,
     LEVEL,
@@ -64,15 +64,13 @@ def _shared(run: Run, wanted: Wanted) -> list[TrialMetrics]:
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
         bare = pickle.dumps(replace(run, records=()))
-        lines = ([record.model_dump_json() for record in share] for share in reversed(shares))
-        asked = [other.submit(_measured, bare, each, wanted) for each in lines]
-        trials = []
-        for share, answer in zip(shares, reversed(asked), strict=True):
-            if answer.cancel():
-                trials += [measure(run, record, wanted) for record in share]
-            else:
-                trials += [TrialMetrics(record, **rest) for record, rest in zip(share, answer.result(), strict=True)]
-        return trials
+        found = met_halfway(
+            shares,
+            lambda share: [measure(run, record, wanted) for record in share],
+            lambda share: other.submit(_measured, bare, [record.model_dump_json() for record in share], wanted),
+            lambda share, rests: [TrialMetrics(record, **rest) for record, rest in zip(share, rests, strict=True)],
+        )
+        return [trial for share in found for trial in share]
 
 
 def _measured(bare: bytes, records: Sequence[str], wanted: Wanted) -> list[dict[str, Any]]:

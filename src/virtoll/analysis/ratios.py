@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,7 @@ class Ratios:
     zeros: npt.NDArray[np.bool_]
     failed: npt.NDArray[np.bool_]
     whole: npt.NDArray[np.bool_]  # [block]
+    _noises: dict[tuple[int, ...], float | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, matrix: Matrix, metric_name: str, rule: Rule) -> Ratios:
@@ -124,14 +125,14 @@ class Ratios:
 
     def row(self, arm: Arm, condition: Condition | None, columns: Sequence[int]) -> Row:
         """What an arm is judged by under one condition, or (None) over several, of these numbers."""
-        mine, floor = self.logs[:, self.matrix.arms.index(arm), columns], self.matrix.floor
-        floor_logs = None if floor is None else self.logs[:, self.matrix.arms.index(floor), columns]
-        zeros, failed = (each[:, self.matrix.arms.index(arm), columns] for each in (self.zeros, self.failed))
+        number = self.matrix.arms.index(arm)
+        mine = self.logs[:, number, columns]
+        zeros, failed = (each[:, number, columns] for each in (self.zeros, self.failed))
         return Row(
             arm=arm,
             condition=condition,
             summary=summary_under(self.rule, mine),
-            floor=noise(floor_logs, self.rule),
+            floor=self._noise(tuple(columns)),
             conditions=int(np.isfinite(mine).any(axis=0).sum()) if condition is None else 1,
             zeros=int(zeros.sum()),
             failed=int(failed.sum()),
@@ -139,6 +140,14 @@ class Ratios:
             ahead=int((~self.whole).sum()) if self.matrix.trials else 0,
             is_asked=condition is None or self.matrix.is_asked(arm, condition),
         )
+
+    def _noise(self, columns: tuple[int, ...]) -> float | None:
+        """How far native differs from native under these conditions: the same for every arm."""
+        if columns not in self._noises:
+            floor = self.matrix.floor
+            logs = None if floor is None else self.logs[:, self.matrix.arms.index(floor), list(columns)]
+            self._noises[columns] = noise(logs, self.rule)
+        return self._noises[columns]
 
 
 def toll_table(

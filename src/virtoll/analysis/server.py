@@ -16,10 +16,10 @@ from virtoll.analysis.usage import growth, of_one_level, time_mean, within
 from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured
 
 Span = tuple[int, int]
-_INSIDE = frozenset(
+INSIDE = frozenset(
     ("inside", name) for name in ("cpu.usage_ns", "memory.total_bytes", "memory.available_bytes", "context_switches")
 )
-_OUTSIDE = frozenset(
+OUTSIDE = frozenset(
     {
         ("instance", "cpu.usage_ns"),
         ("instance", "net.rx_bytes"),
@@ -38,8 +38,8 @@ def note_server(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     """Note of each of `virtoll.analysis.metrics.server_metrics` a number, or the reason why there is none."""
     windows = of_one_level(measured)
     span = (windows[0].start_ns, windows[-1].end_ns)
-    outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
-    inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
+    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE)
+    inside = run.samples(trial.record.trial.id, "inside", INSIDE)
     for name, series, scale in (
         ("server_cpus", outside.get(("instance", "cpu.usage_ns")), 1e-9),
         ("server_cpus_inside", inside.get(("inside", "cpu.usage_ns")), 1e-9),

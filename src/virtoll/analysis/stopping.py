@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -84,6 +85,12 @@ def _alone(share: float, n: int) -> float:
     return -t_quantile(share / 2, n - 1) if share > 0 else math.inf
 
 
+@cache
+def _critical(looks: tuple[int, ...], spending: Spending, alpha: float) -> Mapping[int, float]:
+    errors = tuple(spent(look / looks[-1], spending, alpha) for look in looks)
+    return dict(zip(looks, critical_values(looks, errors), strict=True))
+
+
 @dataclass(frozen=True)
 class GroupSequential:
     """A t test of log ratios that may stop at any of its looks, and errs with ``alpha`` in all.
@@ -107,10 +114,9 @@ class GroupSequential:
         return cls(tuple(range(min(first, most), most + 1)), spending, alpha)
 
     @property
-    def critical(self) -> dict[int, float]:
+    def critical(self) -> Mapping[int, float]:
         """Critical |t| by number of blocks."""
-        errors = tuple(spent(look / self.looks[-1], self.spending, self.alpha) for look in self.looks)
-        return dict(zip(self.looks, critical_values(self.looks, errors), strict=True))
+        return _critical(self.looks, self.spending, self.alpha)
 
     def half_width(self, summary: Summary) -> float:
         """Half-width of the repeated interval after ``summary.n`` blocks; inf where that is no look."""

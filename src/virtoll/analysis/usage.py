@@ -13,7 +13,7 @@ from virtoll.record.model import COVERAGE, Measured, Window
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
 
-_OUTSIDE = frozenset(
+OUTSIDE = frozenset(
     {
         ("instance", "cpu.usage_ns"),
         ("helpers", "cpu.usage_ns"),
@@ -22,7 +22,7 @@ _OUTSIDE = frozenset(
     }
 )
 
-_INSIDE = frozenset({("inside", "cpu.usage_ns")})
+INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 
 def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: bool = True) -> None:
@@ -31,7 +31,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: boo
     """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
-    outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
+    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     cpu_in = _cpu_of_served if tells else _cpu_in
@@ -40,7 +40,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: boo
     helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1 and inside:
-        seen = run.samples(trial.record.trial.id, "inside", _INSIDE)
+        seen = run.samples(trial.record.trial.id, "inside", INSIDE)
         inside_s = _cpu_in(windows, seen.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
     if not isinstance(instance_s, str):

@@ -133,6 +133,8 @@ def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIX
     `_fixed_blocks` as the squares of the rule's half-widths are of Student's by then.
     """
     fixed = _fixed_blocks(summary, margin, family)
+    if rule is FIXED:
+        return fixed  # its half-widths are Student's
     return _fewest(fixed, summary.n + MOST_BLOCKS, lambda n: fixed * inflation(rule, summary, family, n) <= n)
 
 

@@ -60,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         _compare,
         _history,
         _export,
+        _keep,
         _plan,
         _tune,
         _untune,
@@ -247,6 +248,12 @@ def _history(verbs: Any) -> None:
 def _export(verbs: Any) -> None:
     verb = verbs.add_parser("export", help="print what a run's instances used, second by second, for Zabbix's sender")
     verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+
+
+def _keep(verbs: Any) -> None:
+    verb = verbs.add_parser("keep", help="copy a run small, for a repository: all that reports and verbs compute with")
+    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("to", type=Path, metavar="DIR", help="a directory that is not there yet")
 
 
 def _plan(verbs: Any) -> None:

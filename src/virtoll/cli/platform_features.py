@@ -8,7 +8,6 @@ from typing import Any
 
 from virtoll.catalogue import features
 from virtoll.features import FEATURES, PAPERS, Features, supported
-from virtoll.platforms.kinds import WITHOUT_DRIVER
 
 
 def as_json() -> dict[str, Any]:
@@ -19,7 +18,6 @@ def as_json() -> dict[str, Any]:
             platform: {name: asdict(supported(stated, name)) for name in FEATURES}
             for platform, stated in features().items()
         },
-        "without_driver": list(WITHOUT_DRIVER),
         "papers": PAPERS,
     }
 
@@ -39,7 +37,6 @@ def _table(platforms: Mapping[str, Features]) -> Iterator[str]:
 
 def _reasons(platforms: Mapping[str, Features]) -> Iterator[str]:
     yield "partly: under the condition that is named; unknown: nothing was found that documents it."
-    yield f"No driver here yet: {', '.join(WITHOUT_DRIVER)}. They are told as documented, and cannot be measured."
     yield from (f"{paper}: {title}." for paper, title in PAPERS.items())
     for name, feature in FEATURES.items():
         yield f"\n{name}: {feature.title} (asked in {feature.asked_in})"

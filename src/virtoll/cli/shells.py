@@ -32,6 +32,8 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("compare", "after"): shtab.DIRECTORY,
         ("history", "folder"): shtab.DIRECTORY,
         ("export", "run"): shtab.DIRECTORY,
+        ("keep", "run"): shtab.DIRECTORY,
+        ("keep", "to"): shtab.DIRECTORY,
         ("advise", "runs"): shtab.DIRECTORY,
         ("plan", "what"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import zlib
 from pathlib import Path
 
 from virtoll.errors import StoreError
@@ -48,6 +49,20 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
             f"holds more than {most_bytes / 1e6:.0f} MB, which no run does", where=str(path), remedy="do not use it"
         )
     return data
+
+
+def unpacked(data: bytes, most_bytes: int) -> bytes:
+    """What gzip has packed (RFC 1952). ValueError where it is damaged, ends too early or holds more."""
+    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        found = stream.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"no gzip: {error}") from error
+    if len(found) > most_bytes:
+        raise ValueError(f"it holds more than {most_bytes / 1e6:.0f} MB, which no run does")
+    if not stream.eof or stream.unused_data:
+        raise ValueError("it is cut off" if not stream.eof else "something follows its end")
+    return found
 
 
 def write_inside(directory: Path, name: str, data: bytes) -> Path:

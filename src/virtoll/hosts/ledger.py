@@ -33,6 +33,7 @@ from virtoll.hosts.resources import RESOURCES
 # for that instant longer: long on a busy machine.
 _LOCK_GRACE_S = 30.0
 _NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
+_REMEDY_ELSEWHERE = "`virtoll clean` when that machine can be reached again; if it is gone for good, delete this ledger"
 _REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
 
 
@@ -44,6 +45,7 @@ class Ledger:
         self.path = path
         self._file: int | None = None
         self._entry = 0
+        self._left: dict[tuple[str, str], int] = {}  # the entries of what could not be removed by its owner
 
     def open(self) -> Self:
         """Make it this process's. What an earlier owner of the same file left is removed first.
@@ -73,7 +75,8 @@ class Ledger:
         """Own resource ``name`` of ``kind`` (a key of RESOURCES) for the length of the block.
 
         The caller makes it inside the block; it is removed on the way out, whatever happened. HostError where there
-        is such a thing already: it is somebody else's, and must never be removed.
+        is such a thing already: it is somebody else's, and must never be removed. What an earlier owner in this run
+        could not remove is tried once more before. ElsewhereError where it cannot be removed, and is elsewhere.
         """
         entry = self._announce(kind, name)
         try:
@@ -87,6 +90,8 @@ class Ledger:
         self._announce(kind, name)
 
     def _announce(self, kind: str, name: str) -> int:
+        if (left := self._left.get((kind, name))) is not None:
+            self._remove(left, kind, name)
         if RESOURCES[kind].is_there(self.host, name):
             raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
@@ -100,12 +105,17 @@ class Ledger:
         """
         try:
             RESOURCES[kind].remove(self.host, name)
-        except HostError:
-            if not is_being_tidied_up_after():
-                raise
-        else:
-            assert self._file is not None
-            _strike(self._file, self.path, entry)
+        except HostError as error:
+            self._left[kind, name] = entry
+            if is_being_tidied_up_after():
+                return
+            if RESOURCES[kind].elsewhere:
+                what = f"could not be removed: {kind} {name}: {error}"
+                raise _resisting(what, str(self.path), is_here=False) from error
+            raise
+        assert self._file is not None
+        _strike(self._file, self.path, entry)
+        self._left.pop((kind, name), None)
 
     def close(self) -> None:
         """Remove what still stands (an interrupt can cut a block's own tidying short), and give the ledger up.
@@ -187,17 +197,20 @@ def _parsed(line: str) -> object:
 def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
     """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed.
 
-    Raises HostError at the end if something could not be removed; its ledger is then kept.
+    Raises HostError at the end if something could not be removed; its ledger is then kept. ElsewhereError where all of
+    that is on other machines.
     """
     removed: list[str] = []
     failures: list[str] = []
+    is_here = False
     for path in sorted(directory.glob(f"{name}.jsonl")) if directory.is_dir() else []:
         try:
-            file = _locked(path, create=False)
+            file = _locked(path)
         except (_InUseError, FileNotFoundError):
             continue
         except HostError as error:
             failures.append(str(error))
+            is_here = True
             continue
         try:
             removed += _sweep(host, file, path)
@@ -205,14 +218,12 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
                 path.unlink(missing_ok=True)
         except HostError as error:
             failures.append(error.problem.what)
+            is_here |= not isinstance(error, ElsewhereError)
         finally:
             os.close(file)
     if failures:
-        raise HostError(
-            "\n".join([*failures, *(f"removed: {line}" for line in removed)]),
-            where=host.where,
-            remedy=_REMEDY,
-        )
+        what = "\n".join([*failures, *(f"removed: {line}" for line in removed)])
+        raise _resisting(what, host.where, is_here=is_here)
     return removed
 
 
@@ -246,13 +257,17 @@ class _InUseError(HostError):
     """A living process holds the ledger."""
 
 
-def _locked(path: Path, *, create: bool) -> int:
+class ElsewhereError(HostError):
+    """What could not be removed is on other machines: it is in nobody's way here."""
+
+
+def _locked(path: Path) -> int:
     """An open, locked descriptor of the file that is at ``path`` now (not of one deleted while we waited).
 
     FileNotFoundError where there is none to be had; _InUseError when a living virtoll holds it.
     """
     deadline = time.monotonic() + _LOCK_GRACE_S
-    while (file := _locked_at_once(path, create=create, deadline=deadline)) is None:
+    while (file := _locked_at_once(path, create=False, deadline=deadline)) is None:
         pass
     return file
 
@@ -310,6 +325,7 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
     """Remove all that stands in a ledger we hold. HostError names what resists, after the rest has gone."""
     removed: list[str] = []
     failures: list[str] = []
+    is_here = False
     data = os.pread(file, os.fstat(file).st_size, 0)
     with _told(path):
         os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
@@ -317,17 +333,26 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
         told = f"{entry.kind} {entry.name}"
         if entry.kind not in RESOURCES:
             failures.append(f"{told.strip()}: {_NOT_UNDERSTOOD}")
+            is_here = True
             continue
         try:
             RESOURCES[entry.kind].remove(host, entry.name)
         except Exception as error:  # whatever resists: the rest must go
             failures.append(f"{told}: {error}")
+            is_here |= not RESOURCES[entry.kind].elsewhere
         else:
             _strike(file, path, entry.number)
             removed.append(told)
     if failures:
-        raise HostError("could not be removed:\n" + "\n".join(failures), where=str(path), remedy=_REMEDY)
+        what = "could not be removed:\n" + "\n".join(failures)
+        raise _resisting(what, str(path), is_here=is_here)
     return removed
+
+
+def _resisting(what: str, where: str, *, is_here: bool) -> HostError:
+    if is_here:
+        return HostError(what, where=where, remedy=_REMEDY)
+    return ElsewhereError(what, where=where, remedy=_REMEDY_ELSEWHERE)
 
 
 def workers_first(entries: list[Entry]) -> list[Entry]:

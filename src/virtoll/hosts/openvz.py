@@ -18,6 +18,7 @@ from virtoll.errors import HostError
 MOST_BYTES = 16 * 1024**2  # of one file or answer
 _COUNTED = 5  # columns of a beancounter
 _UNLIMITED = frozenset({2**63 - 1, 2**31 - 1})  # LONG_MAX of the kernel's; the second where it has 32 bits
+_SLICE = r'^[ \t]*VE_CGROUP_SLICE="?([A-Za-z0-9_.-]{1,63})"?[ \t]*$'
 _DUMMY = "dummy"  # printed by old kernels in place of what they had still earlier
 # Columns of /proc/vz/vestat after the id: user nice system uptime, idle strv uptime used maxlat totlat numsched. The
 # first four are jiffies, `Clock` is of the rest.
@@ -160,6 +161,26 @@ def parse_prlctl(text: str) -> list[Container]:
             )
         )
     return found
+
+
+def parse_status(text: str) -> frozenset[str]:
+    """The answer of ``vzctl status``: *exist* or *deleted*, *mounted* or *unmounted*, *running* or *down*, and
+    *suspended* (vzctl(8)). HostError where it is no such line.
+    """
+    words = text[:MOST_BYTES].split()
+    if len(words) < 5 or words[2] not in ("exist", "deleted"):
+        raise HostError(
+            f"does not say whether there is such a container, but {text.strip()[:120]!r}",
+            where="vzctl status",
+            remedy="run it by hand, as root; is the service vz running?",
+        )
+    return frozenset(words[2:])
+
+
+def slice_of(configuration: str) -> str:
+    """The control group that holds those of all containers, by /etc/vz/vz.conf: machine.slice where it is silent."""
+    told = re.findall(_SLICE, configuration[:MOST_BYTES], re.MULTILINE)
+    return told[-1] if told else "machine.slice"
 
 
 def _versioned(text: str, name: str) -> list[str]:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
+from virtoll.hosts import ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.xen import destroy_domain, domain_exists
 
 _NETNS_GRACE_S = 10.0
 
@@ -83,11 +85,14 @@ def _remove_if_empty(host: Host, path: str) -> None:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest."""
+    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
+    ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
+    """
 
     is_there: Callable[[Host, str], bool]
     remove: Callable[[Host, str], None]
     holds_work: bool = False
+    elsewhere: bool = False
 
 
 RESOURCES: dict[str, Resource] = {
@@ -99,10 +104,18 @@ RESOURCES: dict[str, Resource] = {
     "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
     # a directory that others may use, too, made by a program that leaves it: removed once it is empty
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
+    # a container of OpenVZ's, by its id, with its disk and all processes in it
+    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
+    # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
+    "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
+    # a directory tree on a machine that is reached by ssh, with all processes that have their root in it
+    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
     "cgroup-above": Resource(lambda _host, _name: False, remove_above, holds_work=True),
+    # a domain of Xen's, by its name, with its devices
+    "xen-domain": Resource(domain_exists, destroy_domain, holds_work=True),
     # a process that goes on when its command has ended (`virtoll.hosts.changes.Keeper`)
     "process": Resource(lambda _host, _name: False, end_keeper, holds_work=True),
     # a file of the kernel's that was there before, and is put back (`virtoll.hosts.changes.Setting`)

@@ -44,15 +44,20 @@ def ext4(host: Host, image: Image, free_bytes: int, progress: Callable[[str], No
 
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a disk image")
-        used, inodes = (
-            int(host.run(["du", "--summarize", flag, str(image.rootfs)], timeout_s=300).text.split()[0])
-            for flag in ("--block-size=1", "--inodes")
-        )
-        size = size_bytes(used, inodes, free_bytes)
+        size = size_bytes(used_bytes(host, image), _summed(host, image, "--inodes"), free_bytes)
         command = ["mkfs.ext4", *options, "-d", str(image.rootfs), str(partial), f"{size // 1024}k"]
         host.run(command, timeout_s=900, env={"E2FSPROGS_FAKE_TIME": "1"})
 
     return cached(image.directory / f"disk-{recipe}.ext4", make)
+
+
+def used_bytes(host: Host, image: Image) -> int:
+    """What an image's files take."""
+    return _summed(host, image, "--block-size=1")
+
+
+def _summed(host: Host, image: Image, unit: str) -> int:
+    return int(host.run(["du", "--summarize", unit, f"{image.rootfs}/."], timeout_s=300).text.split()[0])
 
 
 def qcow2_overlay(host: Host, base: Path, overlay: Path) -> None:

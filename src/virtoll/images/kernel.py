@@ -1,4 +1,4 @@
-"""What a QEMU guest boots: the distribution's kernel for virtual machines, and an initramfs of virtoll's own.
+"""What a guest boots: the distribution's kernel for virtual machines, and an initramfs of virtoll's own.
 
 The kernel package is fetched with ``apt-get download`` and unpacked, not installed: the host's boot directory is not
 touched. The initramfs holds a static busybox, the drivers of the guest's few devices in the order in which modprobe
@@ -25,12 +25,26 @@ from virtoll.hosts.programs import find
 from virtoll.images.cached import cached, remove
 
 METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
-DRIVERS = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_console")
 _INIT = Path(__file__).with_name("guest_init.sh")
 _BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
 _STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a guest's machine has: the drivers that its initramfs loads, its disk, and what leads to its agent."""
+
+    drivers: tuple[str, ...]  # as modprobe names them
+    disk: str
+    agent: str  # a virtio port or a tty
+
+
+VIRTIO = Devices(
+    ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_console"), "/dev/vda", "/dev/virtio-ports/virtoll.agent"
+)
+XEN = Devices(("xen_blkfront", "ext4", "xen_netfront"), "/dev/xvda", "/dev/hvc0")
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,18 @@ class Kernel:
     digest: str
 
 
-def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None = None) -> Kernel:
+def guest_kernel(
+    host: Host, progress: Callable[[str], None], own: Path | None = None, devices: Devices = VIRTIO
+) -> Kernel:
     """The guests' kernel: the user's ``own``, or the newest that the host's package sources hold.
 
     HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
     """
     try:
         private.make(cache_directory(), "kernels")
-        return _load(_from_packages(host, progress) if own is None else _from_file(host, own, progress))
+        return _load(
+            _from_packages(host, progress, devices) if own is None else _from_file(host, own, progress, devices)
+        )
     except OSError as error:
         raise HostError(
             f"the guests' kernel cannot be kept: {error.strerror}",
@@ -59,13 +77,13 @@ def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None =
         ) from error
 
 
-def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
+def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Problem | None:
     """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
     if b"/ld-linux" in _BUSYBOX.read_bytes():
         return Problem(f"{_BUSYBOX} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
     if own is not None:
         return None if own.is_file() else _no_kernel(host, own).problem
-    if _newest_is_known(_newest()):
+    if _newest_is_known(_newest(devices)):
         return None
     try:
         kernel_package(host)
@@ -74,28 +92,28 @@ def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
     return None
 
 
-def known_kernel(own: Path | None = None) -> Kernel | None:
+def known_kernel(own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
     """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
     if own is not None:
-        entry = _own_entry(own) if own.is_file() else None
+        entry = _own_entry(own, devices) if own.is_file() else None
     else:
-        newest = _newest()
+        newest = _newest(devices)
         entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
     return _load(entry) if entry is not None and entry.is_dir() else None
 
 
-def _own_entry(own: Path) -> Path:
+def _own_entry(own: Path, devices: Devices) -> Path:
     digest = hashlib.sha256(own.read_bytes()).hexdigest()
-    return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}"
+    return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
 
 
 def _no_kernel(host: Host, own: Path) -> HostError:
     return HostError(f"there is no kernel {own}", where=host.where, remedy="correct kernel = PATH in the study file")
 
 
-def _newest() -> Path:
+def _newest(devices: Devices) -> Path:
     """The file that names the newest kernel's entry: apt takes seconds to tell."""
-    return cache_directory() / "kernels" / f"newest-{_recipe()}"
+    return cache_directory() / "kernels" / f"newest-{_recipe(devices)}"
 
 
 def _newest_is_known(newest: Path) -> bool:
@@ -113,8 +131,8 @@ def _load(entry: Path) -> Kernel:
     return Kernel(vmlinuz, initramfs, (entry / "version").read_text(encoding="utf-8"), digest)
 
 
-def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
-    newest = _newest()
+def _from_packages(host: Host, progress: Callable[[str], None], devices: Devices) -> Path:
+    newest = _newest(devices)
     if _newest_is_known(newest):
         return newest.parent / newest.read_text(encoding="utf-8")
     package = kernel_package(host)
@@ -133,24 +151,24 @@ def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
             host.run(["dpkg-deb", "-x", str(path), str(tree)], timeout_s=300)
             path.unlink()
         (vmlinuz,) = tree.glob("boot/vmlinuz-*")
-        _write_entry(host, partial, vmlinuz, tree)
+        _write_entry(host, partial, vmlinuz, tree, devices)
         remove(tree)
 
-    entry = cached(newest.with_name(f"{deb.removesuffix('.deb')}-{_recipe()}"), make)
+    entry = cached(newest.with_name(f"{deb.removesuffix('.deb')}-{_recipe(devices)}"), make)
     durable.replace(newest, entry.name.encode())
     return entry
 
 
-def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
+def _from_file(host: Host, own: Path, progress: Callable[[str], None], devices: Devices) -> Path:
     if not own.is_file():
         raise _no_kernel(host, own)
 
     def make(partial: Path) -> None:
         progress(f"making an initramfs for {own}")
         partial.mkdir()
-        _write_entry(host, partial, own, Path("/"))
+        _write_entry(host, partial, own, Path("/"), devices)
 
-    return cached(_own_entry(own), make)
+    return cached(_own_entry(own, devices), make)
 
 
 def kernel_package(host: Host) -> str:
@@ -173,18 +191,18 @@ def versioned_dependencies(apt_cache_depends: str, prefix: str) -> list[str]:
     return re.findall(rf"^ *\|?Depends: ({re.escape(prefix)}\d\S*)$", apt_cache_depends, re.MULTILINE)
 
 
-def _recipe() -> str:
+def _recipe(devices: Devices) -> str:
     """Twelve hex digits over all that goes into an initramfs besides the kernel's modules."""
-    parts = (_INIT.read_bytes(), _BUSYBOX.read_bytes(), repr(DRIVERS).encode())
+    parts = (_INIT.read_bytes(), _BUSYBOX.read_bytes(), repr(devices).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
-def _write_entry(host: Host, entry: Path, vmlinuz: Path, tree: Path) -> None:
+def _write_entry(host: Host, entry: Path, vmlinuz: Path, tree: Path, devices: Devices) -> None:
     """Fill a cache entry: the kernel, its version, and an initramfs with its modules below ``tree``/lib/modules."""
     version = kernel_version(vmlinuz.read_bytes(), str(vmlinuz))
     (entry / "version").write_text(version, encoding="utf-8")
     shutil.copyfile(vmlinuz, entry / "vmlinuz")
-    (entry / "initramfs.cpio").write_bytes(initramfs(driver_modules(host, tree, version)))
+    (entry / "initramfs.cpio").write_bytes(initramfs(driver_modules(host, tree, version, devices), devices))
 
 
 def kernel_version(image: bytes, where: str) -> str:
@@ -200,15 +218,18 @@ def kernel_version(image: bytes, where: str) -> str:
     raise HostError("not a Linux kernel (bzImage or ELF)", where=where, remedy="give kernel = PATH of a vmlinuz")
 
 
-def driver_modules(host: Host, tree: Path, version: str) -> list[Path]:
-    """The module files that DRIVERS need, in loading order. A kernel without a module directory has them built in."""
+def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> list[Path]:
+    """The module files that the devices' drivers need, in loading order. A kernel without a module directory has them
+    built in.
+    """
     directory = tree / "lib/modules" / version
     if not directory.is_dir():
         return []
     if not (directory / "modules.dep").exists():
         host.run(["depmod", "-b", str(tree), version])
     shown = [
-        host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text for driver in DRIVERS
+        host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text
+        for driver in devices.drivers
     ]
     return insmod_order("\n".join(shown))
 
@@ -236,8 +257,8 @@ def _decompressed(module: Path) -> bytes:
     return data
 
 
-def initramfs(modules: Iterable[Path]) -> bytes:
-    """The archive: busybox, the init script, the modules and their order."""
+def initramfs(modules: Iterable[Path], devices: Devices) -> bytes:
+    """The archive: busybox, the init script, what it looks for, the modules and their order."""
     contents = {f"modules/{module.name.split('.')[0]}.ko": _decompressed(module) for module in modules}
     order = "".join(f"{Path(name).name}\n" for name in contents)
     return cpio(
@@ -245,6 +266,7 @@ def initramfs(modules: Iterable[Path]) -> bytes:
             **dict.fromkeys(("bin", "dev", "modules", "proc", "root", "sys")),
             "bin/busybox": _BUSYBOX.read_bytes(),
             "init": _INIT.read_bytes(),
+            "devices": f"{devices.disk} {devices.agent}\n".encode(),
             **contents,
             "modules/order": order.encode(),
         }

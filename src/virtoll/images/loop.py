@@ -16,7 +16,13 @@ from virtoll.hosts.ledger import Ledger
 
 DISK_LIMIT = "enforced: limits.disk are free on the container's own disk (ext4, no journal, loop device)"
 
-_COPY_AND_MOUNT = 'cp --sparse=always --reflink=auto "$1" "$2"; sync --data "$2"; mount -t ext4 -o loop "$2" "$3"'
+_COPY = 'cp --sparse=always --reflink=auto "$1" "$2"; sync --data "$2"'
+_COPY_TIMEOUT_S = 300
+
+
+def copied(host: Host, base: Path, copy: Path) -> None:
+    """A disk of an instance's own, at ``copy``."""
+    host.run(["sh", "-e", "-c", _COPY, "sh", str(base), str(copy)], timeout_s=_COPY_TIMEOUT_S)
 
 
 @contextmanager
@@ -28,6 +34,6 @@ def mounted_copy(host: Host, ledger: Ledger, base: Path, directory: Path) -> Ite
     root = directory / "root"
     root.mkdir(parents=True)
     with ledger.owning("mount", str(root)):
-        command = ["sh", "-e", "-c", _COPY_AND_MOUNT, "sh", str(base), str(directory / "disk.ext4"), str(root)]
-        host.run(command, timeout_s=300)
+        copied(host, base, directory / "disk.ext4")
+        host.run(["mount", "-t", "ext4", "-o", "loop", str(directory / "disk.ext4"), str(root)])
         yield root

@@ -104,10 +104,14 @@ def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:
     )
 
 
-def generator_confinement(lab: Lab) -> Confinement:
-    """Where a load generator starts. (The origin is an instance like any other, with a place of its own.)"""
+def generator_confinement(lab: Lab, *, outside: bool = False) -> Confinement:
+    """Where a load generator starts. (The origin is an instance like any other, with a place of its own.)
+
+    ``outside``: on the same CPUs and in the same group, but in its host's own network namespace, from where it reaches
+    a machine of the user's own.
+    """
     group = Cgroup(f"{lab.cgroup}/generator", hierarchies())
-    return Confinement(group.procs, lab.generator.netns, lab.generator.cpus)
+    return Confinement(group.procs, None if outside else lab.generator.netns, lab.generator.cpus)
 
 
 def wiring_script(lab: Lab) -> str:

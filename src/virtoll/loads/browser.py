@@ -109,20 +109,26 @@ def browsing(
     host: Host, argv: Sequence[str], log: Path, *, confinement: Confinement | None = None, start_s: float = _START_S
 ) -> Iterator[Browser]:
     """A browser by its command line, with DevTools at descriptors 3 and 4; what it says goes to ``log``, bounded."""
-    where = f"chromium on {host.where}"
-    with bounded(log) as said:
-        pipe = subprocess.PIPE
-        command = ["sh", "-c", _PIPES, "sh", *argv]
-        process = host.spawn(command, stdin=pipe, stdout=pipe, stderr=said, confinement=confinement)
-        try:
-            devtools = _devtools(process, where)
+    has_started = False
+    try:
+        with bounded(log) as said:
+            pipe = subprocess.PIPE
+            command = ["sh", "-c", _PIPES, "sh", *argv]
+            process = host.spawn(command, stdin=pipe, stdout=pipe, stderr=said, confinement=confinement)
             try:
-                version = _version(devtools, start_s, log)
-                yield Browser(devtools, version, process.pid)
+                devtools = _devtools(process, f"chromium on {host.where}")
+                try:
+                    version = _version(devtools, start_s)
+                    has_started = True
+                    yield Browser(devtools, version, process.pid)
+                finally:
+                    devtools.close()
             finally:
-                devtools.close()
-        finally:
-            end_session(process)
+                end_session(process)
+    except BrowserError as error:
+        if has_started:
+            raise
+        raise _not_started(error, ending(log)) from error  # its log is whole by now
 
 
 def _devtools(process: subprocess.Popen[bytes], where: str) -> Devtools:
@@ -135,12 +141,13 @@ def _devtools(process: subprocess.Popen[bytes], where: str) -> Devtools:
     return Devtools(read_fd, write_fd, where)
 
 
-def _version(devtools: Devtools, start_s: float, log: Path) -> str:
-    try:
-        told = devtools.ask("Browser.getVersion", {}, start_s)
-        devtools.ask("Target.setDiscoverTargets", {"discover": True}, start_s)  # then it tells which page crashed
-        return str(told.get("product"))[:100]
-    except BrowserError as error:
-        said = "\n".join(ending(log).splitlines()[-_TOLD_LINES:])
-        what = f"it did not start: {error.problem.what}\n{said}"
-        raise BrowserError(error.kind, what, where=error.problem.where, remedy=error.problem.remedy) from error
+def _version(devtools: Devtools, start_s: float) -> str:
+    told = devtools.ask("Browser.getVersion", {}, start_s)
+    devtools.ask("Target.setDiscoverTargets", {"discover": True}, start_s)  # then it tells which page crashed
+    return str(told.get("product"))[:100]
+
+
+def _not_started(error: BrowserError, log: str) -> BrowserError:
+    said = "\n".join(log.splitlines()[-_TOLD_LINES:])
+    what = f"it did not start: {error.problem.what}\n{said}"
+    return BrowserError(error.kind, what, where=error.problem.where, remedy=error.problem.remedy)

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, Source, StreamError
@@ -18,13 +18,13 @@ from virtoll.hosts.cgroup import group_exists, hierarchies
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
+from virtoll.monitor.meters import Metered, Row
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
-from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.base import Accounting, Instance, is_elsewhere
 
 _KEEP_S = 900.0
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
-NOBODY: Mapping[str, str] = MappingProxyType({})
-Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
+NOBODY: Mapping[str, Accounting] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Monitor:
         self._process: subprocess.Popen[bytes] | None = None
         self._host_agent: AgentClient | None = None
         self._watched: tuple[Agent, ClockReading, bool] | None = None
+        self._metered = Metered({}, 1, 1)
 
     @classmethod
     @contextmanager
@@ -70,6 +71,7 @@ class Monitor:
         try:
             yield monitor
         finally:
+            monitor._metered.stop()
             monitor._end_host_agent()
 
     @staticmethod
@@ -85,30 +87,33 @@ class Monitor:
         *,
         inside: bool = True,
         inside_hz: float | None = None,
-        beside: Mapping[str, str] = NOBODY,
+        beside: Mapping[str, Accounting] = NOBODY,
     ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
-        ``beside``: control groups of other instances that are watched from outside, by the source's name.
+        ``beside``: other instances that are watched from outside, by the source's name.
         """
         if self._watched is not None:
+            self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
             instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
-            accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})
-            sources = outside_sources(self._lab, accounting)
+            sources = outside_sources(self._lab, instance, beside)
             keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
+        self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
+        self._metered.start()
 
     def mark(self) -> None:
         """Look from outside at once: what was used between two marks is known, not interpolated."""
         with self._host_agent_in_use() as host_agent:
             host_agent.sample_now()
+        self._metered.now()
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
         """End watching and fetch what was seen; inside times are moved to the host's clock.
@@ -118,6 +123,7 @@ class Monitor:
         if self._watched is None:
             raise RuntimeError("collect without start")
         agent, before, was_inside = self._watched
+        metered = self._metered.stop()
         with self._host_agent_in_use() as host_agent:
             outside = host_agent.collect()
         inside, after = Samples([], {}, 0), None
@@ -129,13 +135,13 @@ class Monitor:
                 raise
         self._watched = None
         return Watched(
-            outside=_rows(outside, outside.times_ns),
+            outside=[*_rows(outside, outside.times_ns), *metered],
             inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)) if was_inside and after else None,
             offset_before=before.offset,
             offset_after=after.offset if after else None,
             duration_ns=(after.at_ns if after else time.monotonic_ns()) - before.at_ns,
-            late_ticks=outside.late_ticks + inside.late_ticks,
-            dropped_ticks=outside.dropped + inside.dropped,
+            late_ticks=outside.late_ticks + inside.late_ticks + self._metered.late_ticks,
+            dropped_ticks=outside.dropped + inside.dropped + self._metered.dropped,
             unreadable={**outside.unreadable, **inside.unreadable},
         )
 
@@ -178,23 +184,32 @@ def host_agent_command() -> list[str]:
     return ["sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" serve', str(binary("virtoll-agent"))]
 
 
-def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
-    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself.
+def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accounting] = NOBODY) -> list[Source]:
+    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself; and
+    who is ``beside`` it, by control group.
+
+    Where there is a meter, the group is the helpers' alone, and the instance's own rows are the meter's.
 
     The instance's network is what passes the SUT namespace's two links, to generator and origin: the same place for
-    every platform and network mode, host's too.
+    every platform and network mode, host's too. Of one that is elsewhere nothing is seen, and so nothing is told.
     """
+    own: dict[str, str] = {}
+    sources: list[Source] = []
+    if not is_elsewhere(instance):
+        accounting = instance.accounting
+        own = {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
+        sources = [network_source("instance", ("gen0", "org0"))]
     groups = {
-        "instance": accounting.cgroup,
-        **accounting.parts,
+        **own,
+        **{name: each.cgroup for name, each in beside.items() if each.meter is None},
         "generator": f"{lab.cgroup}/generator",
         "origin": f"{lab.cgroup}/{ORIGIN}",
     }
     if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own
         groups[LOAD] = f"{lab.cgroup}/{LOAD}"
     machine = hierarchies()
-    sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
-    return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]
+    booked = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
+    return [*booked, *sources, *host_sources()]
 
 
 def _read_clock(agent: Agent) -> ClockReading:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, Lab
 from virtoll.offers import Port
 from virtoll.registry import Part, implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
 
-Kind = Literal["shared", "veth", "tap", "published", "user"]
+Kind = Literal["shared", "veth", "tap", "vif", "published", "user", "remote"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,12 @@ class Attachment:
       ``address``/``prefix_length``, and a default route through ``gateway`` (on-link when outside the prefix).
     - ``tap``: give tap ``device`` (in ``netns``, where the VMM must be started) to the virtual machine as its only
       NIC with ``mac``; the guest configures ``address``/``prefix_length``/``gateway``.
+    - ``vif``: bring the link that the hypervisor makes (Xen's vifN.0) into ``netns`` as ``device`` and run ``wiring``
+      (`ip` commands) there; it ends with the instance. Inside, as with a tap.
     - ``published``: the runtime's own bridge and port mapping, ``endpoint_address:port`` to the instance's port.
     - ``user``: the VMM's user-mode stack, started in ``netns``, forwarding ``endpoint_address:port``.
+    - ``remote``: outside of the lab, on a machine that only the platform knows: it says where its service is reached
+      (`at`), and the generator goes there over its host's own network. There is no ``netns``.
     """
 
     mode: str
@@ -43,6 +47,12 @@ class Attachment:
     prefix_length: int = 0
     gateway: str = ""
     on_link_gateway: bool = False
+    wiring: tuple[str, ...] = ()
+    generator_address: str = GENERATOR_ADDRESS  # where the instance sees the generator
+
+    def at(self, address: str, generator_address: str) -> Attachment:
+        """A *remote* one, at an address of its own."""
+        return replace(self, endpoint_address=address, address=address, generator_address=generator_address)
 
     def reaches(self, port: Port) -> bool:
         """Whether what is sent to ``port`` of ``endpoint_address`` comes to the instance.

@@ -11,7 +11,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, configure, linked, quick_neighbours, tried
+from virtoll.networks.wires import Link, configure, linked, quick_neighbours, tried, tryable
 from virtoll.offers import Port
 
 _BRIDGE = "br0"
@@ -28,11 +28,11 @@ class BridgeNetwork(NetworkMode):
 
     name = "bridge"
     summary = "instances side by side in one LAN: a port on a Linux bridge (libvirt, LXC, Proxmox)"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap", "vif")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, [*_bridge_commands(Link()), *_port_commands(kind, Link())])
+        return tried(host, self.name, [*_bridge_commands(Link()), *_port_commands(tryable(kind), Link())])
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:

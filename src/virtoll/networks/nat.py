@@ -13,7 +13,7 @@ from virtoll.lab import tables
 from virtoll.lab.base import Lab, endpoint_address
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.routed import RoutedNetwork, commands
-from virtoll.networks.wires import Link, shown, tried
+from virtoll.networks.wires import Link, shown, tried, tryable
 from virtoll.offers import PROTOCOLS, Port, Protocol
 
 
@@ -22,11 +22,11 @@ class NatNetwork(NetworkMode):
 
     name = "nat"
     summary = "one public address for many: forwarded ports and masquerading (nftables) on a routed link"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap", "vif")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, commands(kind, Link()), rules((Port(80), Port(80, "udp", 81)), Link()))
+        return tried(host, self.name, commands(tryable(kind), Link()), rules((Port(80), Port(80, "udp", 81)), Link()))
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:

@@ -9,7 +9,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, linked, quick_neighbours, tried
+from virtoll.networks.wires import Link, linked, quick_neighbours, tried, tryable
 from virtoll.offers import Port
 
 
@@ -18,11 +18,11 @@ class RoutedNetwork(NetworkMode):
 
     name = "routed"
     summary = "the least wiring that all platforms have: a link and a route (Calico); compare these first"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap", "vif")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, commands(kind, Link()))
+        return tried(host, self.name, commands(tryable(kind), Link()))
 
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
         """The link and the route."""

@@ -36,7 +36,7 @@ class Link:
 
     @property
     def host_side(self) -> str:
-        """The end that stays in the SUT namespace; a tap is this device itself."""
+        """The end that stays in the SUT namespace; a tap, or a hypervisor's vif, is this device itself."""
         return f"vt{2 * self.slot}"
 
     @property
@@ -61,13 +61,14 @@ class Link:
 
     def device(self, kind: Kind) -> str:
         """What the platform is handed."""
-        return self.host_side if kind == "tap" else self.instance_side
+        return self.host_side if kind in ("tap", "vif") else self.instance_side
 
     def commands(self, kind: Kind) -> list[str]:
-        """`ip` commands that make the link, with the host's side up."""
+        """`ip` commands that make the link, with the host's side up; a vif is there already when they run."""
         mac = f"02:76:74:{self.slot:02x}:03:01"
-        if kind == "tap":
-            make = [f"tuntap add dev {self.host_side} mode tap", f"link set {self.host_side} address {mac}"]
+        if kind in ("tap", "vif"):
+            make = [f"tuntap add dev {self.host_side} mode tap"] if kind == "tap" else []
+            make += [f"link set {self.host_side} address {mac}"]
         else:
             peer = f"peer name {self.instance_side} address {self.instance_mac}"
             make = [f"link add {self.host_side} address {mac} type veth {peer}"]
@@ -77,6 +78,11 @@ class Link:
 def quick_neighbours(device: str) -> str:
     """Ask again after 10 ms where ARP got no answer: by default a starting instance is found up to 1 s late."""
     return f"ntable change name arp_cache dev {device} retrans 10"
+
+
+def tryable(kind: Kind) -> Kind:
+    """What a mode is tried with: a vif is wired as a tap is, and comes with an instance alone."""
+    return "tap" if kind == "vif" else kind
 
 
 def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> list[Problem]:
@@ -103,13 +109,15 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
 def linked(
     lab: Lab, mode: str, kind: Kind, ports: tuple[Port, ...], commands: Sequence[str], *, point_to_point: bool
 ) -> Iterator[Attachment]:
-    """Run `ip` ``commands`` that make the instance's link; it is deleted at the end of the block.
+    """Run `ip` ``commands`` that make the instance's link; it is deleted at the end of the block. For a vif the
+    platform runs them, when it is there.
 
     ``point_to_point``: the instance has a network of one address, and its gateway is outside it.
     """
     link = Link(lab.slot)
     try:
-        configure(lab, commands)
+        if kind != "vif":
+            configure(lab, commands)
         yield Attachment(
             mode,
             kind,
@@ -122,6 +130,7 @@ def linked(
             prefix_length=32 if point_to_point else 24,
             gateway=INSTANCE_GATEWAY,
             on_link_gateway=point_to_point,
+            wiring=tuple(commands) if kind == "vif" else (),
         )
     finally:
         _remove(lab, link)

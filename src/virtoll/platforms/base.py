@@ -7,17 +7,34 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from virtoll.agent import Agent
-from virtoll.errors import Problem
+from virtoll.errors import PlatformError, Problem
 from virtoll.features import Features
 from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
+
+
+@dataclass(frozen=True)
+class Used:
+    """CPU time since an instance began, and memory that it holds now."""
+
+    cpu_ns: int
+    memory_bytes: int
+
+
+class Meter(Protocol):
+    """Tells what an instance uses where no control group does: a hypervisor's guest is no process of this kernel's."""
+
+    def used(self) -> Used | None:
+        """Now; None where it cannot be told. Asked by several threads, some ten times a second."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,13 +44,29 @@ class Accounting:
     ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
     interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
     ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
-    What it writes to the host's disks lies below ``directory``.
+    What it writes to the host's disks lies below ``directory``. Where there is a ``meter`` the guest itself is in no
+    group: ``cgroup`` holds the helpers alone, and what the instance costs is both together.
     """
 
     cgroup: str
     directory: Path
     parts: dict[str, str] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
+    meter: Meter | None = None
+
+
+class Unseen(Accounting):
+    """Of an instance on a machine of its own: whoever asks where its cost is booked gets a PlatformError."""
+
+    def __init__(self, where: str) -> None:
+        object.__setattr__(self, "where", where)
+
+    def __getattr__(self, name: str) -> Any:
+        """None of the fields is there."""
+        if name in ("cgroup", "directory", "parts"):
+            what = "nothing of it is seen from outside: it is on a machine of its own"
+            raise PlatformError(what, where=self.where, remedy="leave this measurement out for this arm")
+        raise AttributeError(name)
 
 
 @dataclass
@@ -44,7 +77,7 @@ class Instance:
     agent: Agent
     attachment: Attachment
     accounting: Accounting
-    limits: Limits
+    limits: Limits  # the study's; those of a machine elsewhere are its own (`is_elsewhere`)
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
     image: Image  # what its root filesystem was made from
@@ -52,6 +85,22 @@ class Instance:
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
+    # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
+    # each trial. HostError where it cannot be read.
+    kernel_counts: Callable[[], dict[str, Any]] = dict
+    end: Callable[[], None] | None = None  # where the death of all in its control group would not end it
+
+    def kill(self) -> None:
+        """Kill all that it is, from outside."""
+        if self.end is not None:
+            self.end()
+        else:
+            Cgroup(self.accounting.cgroup, hierarchies()).kill()
+
+
+def is_elsewhere(instance: Instance) -> bool:
+    """Whether it is on a machine of the user's own: neither limited from here nor seen from outside."""
+    return isinstance(instance.accounting, Unseen)
 
 
 @dataclass(frozen=True)
@@ -66,7 +115,9 @@ class Platform(Part):
     default_network: ClassVar[str] = "routed"
     overhead_bytes: ClassVar[int] = 0  # memory that it may take besides the instance's limit
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
+    is_elsewhere: ClassVar[bool] = False  # on a machine of the user's own: its limits are audited, and not set
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
+    caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
     Settings: ClassVar[type[Any]] = Options
@@ -85,6 +136,10 @@ class Platform(Part):
         Asked only by who has the machine to itself (`virtoll.hosts.lock`).
         """
         return []
+
+    def announced(self) -> str:
+        """What leaves this machine for its sake, and where to: said before a run begins. "" where nothing does."""
+        return ""
 
     @abstractmethod
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:

@@ -41,16 +41,16 @@ _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
 # What runsc of 2022 tells the machine's own network by: a file here, which since Linux 6.9 each namespace has.
 _COVERED = ("/proc/sys/net",)
 _DOCS = "gvisor.dev/docs/"
-_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set platform = "ptrace"'
+_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set system_calls = "ptrace"'
 
 
 @dataclass(frozen=True)
 class GvisorSettings:
-    """``platform``: how the Sentry is told of system calls. *systrap* (seccomp) is gVisor's default since 2023;
-    *ptrace* was it before, and is what Debian 12's runsc has.
+    """``system_calls``: how the Sentry is told of them; runsc calls it its platform. *systrap* (seccomp) is gVisor's
+    default since 2023; *ptrace* was it before, and is what Debian 12's runsc has.
     """
 
-    platform: Literal["ptrace", "systrap"] = "ptrace"
+    system_calls: Literal["ptrace", "systrap"] = "ptrace"
 
 
 class Gvisor(Platform):
@@ -77,8 +77,8 @@ class Gvisor(Platform):
         problems = containers_need(host, ("runsc", "runsc"))
         if not any("runsc" in problem.what for problem in problems):
             offered = platforms_offered(host.run(["runsc", "help", "platforms"], check=False).text)
-            if self.settings.platform not in offered:
-                what = f"this runsc has no platform {self.settings.platform}, but {', '.join(offered) or 'none'}"
+            if self.settings.system_calls not in offered:
+                what = f"this runsc has no platform {self.settings.system_calls}, but {', '.join(offered) or 'none'}"
                 problems.append(Problem(what, host.where, _BUILD_ONE))
         return problems
 
@@ -119,7 +119,7 @@ class Gvisor(Platform):
                 limits=limits,
                 facts={
                     "runtime": self.versions(host),
-                    "accelerator": self.settings.platform,
+                    "accelerator": self.settings.system_calls,
                     "command": argv,
                     "bundle": told,
                     "disk_limit": DISK_LIMIT,
@@ -134,7 +134,13 @@ class Gvisor(Platform):
         commanded on an abstract socket of the network that runsc was started in, called after the container. In the
         machine's own any user could connect to it (runsc hangs up on all but root) or take its name beforehand.
         """
-        argv = ["unshare", "--net", "runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
+        argv = [
+            "unshare",
+            "--net",
+            "runsc",
+            f"--root={directory / 'runtime'}",
+            f"--platform={self.settings.system_calls}",
+        ]
         argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
         return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
 

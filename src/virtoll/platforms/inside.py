@@ -33,6 +33,21 @@ for path in dev dev/shm proc sys var; do place $path 755; done
 for path in tmp var/tmp; do [ -L $path ] || place $path 1777; done
 """
 
+# What container runtimes give an image that lacks it: mount points, and the devices that every program may expect.
+# sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's. $1 is the root
+# directory, $2 the size of shared memory in bytes.
+CHROOT = f"""
+cd "$1"
+{PLACES}
+device() {{ [ -c "dev/$1" ] || {{ rm -f "dev/$1"; mknod -m 666 "dev/$1" c "$2" "$3"; }}; }}
+link() {{ [ -L "dev/$1" ] || {{ rm -f "dev/$1"; ln -s "/proc/self/$2" "dev/$1"; }}; }}
+device null 1 3; device zero 1 5; device full 1 7; device random 1 8; device urandom 1 9; device tty 5 0
+link fd fd; link stdin fd/0; link stdout fd/1; link stderr fd/2
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$2" shm dev/shm
+"""
+
 
 def in_proc(*names: str) -> list[str]:
     """Those of /proc's files that this kernel has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtoll.features import BHANAGE, EIRAS, SUKARIDHOTO, UNKNOWN, VASCONCELOS, Features, no, partly, yes
+from virtoll.features import BHANAGE, EIRAS, SUKARIDHOTO, VASCONCELOS, Features, no, partly, yes
 
 _CGROUPS = "docs.kernel.org/admin-guide/cgroup-v2.html, Limits"
 _QEMU_MIGRATION = "qemu.org/docs/master/devel/migration/main.html"
@@ -56,48 +56,4 @@ MACHINE: Features = {
         "a guest is a process, its memory is taken when touched and can be merged with others'",
         "docs.kernel.org/admin-guide/mm/ksm.html",
     ),
-}
-
-_XL = "xenbits.xen.org/docs/unstable/man/xl.1.html"
-_VIRTUOZZO = "docs.virtuozzo.com/virtuozzo_hybrid_server_7_users_guide, Migrating Virtual Machines and Containers"
-
-# Of platforms that the papers compare and that have no driver here yet: only what is documented. One that gets a driver
-# takes its answers along into its class.
-WITHOUT_DRIVER: dict[str, Features] = {
-    "openvz": {
-        **CONTAINER,
-        "own-kernel": no("all run under the same", f"{VASCONCELOS}, 2.6"),
-        "own-network": yes("interfaces, addresses and routes of its own", f"{VASCONCELOS}, 2.6"),
-        "stock-kernel": no("a modified kernel", f"{VASCONCELOS}, 2.6"),
-        "live-migration": yes("running containers too", _VIRTUOZZO),
-        "checkpoint": yes("to a file, and restored on this or another host", f"{VASCONCELOS}, 2.6"),
-        "own-resource-view": yes("monitored from inside, where a Linux container could not be", f"{VASCONCELOS}, 4"),
-        "resize": yes("limits and weights of each container", f"{VASCONCELOS}, 2.6"),
-        "overcommit": yes("limits are apart from guarantees", f"{VASCONCELOS}, 2.6"),
-    },
-    "xen": {
-        "own-kernel": yes("each domain has its own", f"{SUKARIDHOTO}, II.B"),
-        "other-systems": partly("unmodified ones as HVM; as PV those that were ported", "wiki.xenproject.org, HVM"),
-        "own-distribution": yes("its disk is its own", f"{BHANAGE}, 2"),
-        "changed-kernel": partly(
-            "its kernel is its own, though the paper's table has an overlay", f"{BHANAGE}, table 1"
-        ),
-        "root-inside": yes("of the domain alone", f"{BHANAGE}, 2"),
-        "separate-files": yes("libraries and files are its own", f"{EIRAS}, table I"),
-        "fault-isolation": yes("no kernel is shared", f"{SUKARIDHOTO}, II.B"),
-        "own-network": yes("virtual Ethernet devices", f"{EIRAS}, table I"),
-        "shared-base": UNKNOWN,
-        "unmodified-guest": partly("as HVM; as PV the kernel is a modified one", f"{SUKARIDHOTO}, II.A"),
-        "no-cpu-extensions": partly(
-            "PV alone; HVM and PVH need them", "wiki.xenproject.org, Xen Project Software Overview"
-        ),
-        "stock-kernel": no("a hypervisor of its own lies below", f"{SUKARIDHOTO}, II.A"),
-        "live-migration": yes("xl migrate", "xenbits.xen.org/docs/4.10-testing/features/migration.html"),
-        "checkpoint": yes("xl save, xl restore", _XL),
-        "own-resource-view": yes("its kernel counts what the domain has", f"{EIRAS}, table I"),
-        "resize": partly("up to what it was booted with, and where its guest takes part (mem-set, vcpu-set)", _XL),
-        "overcommit": partly(
-            "CPUs, which domains share by weight; of memory nothing was found", f"{_XL}, sched-credit"
-        ),
-    },
 }

@@ -59,7 +59,7 @@ class Kvm(Qemu):
 
     def _kept(self, host: Host) -> list[Problem] | None:
         """The verdict of an earlier boot with this machine, kernel and QEMU, if there was one."""
-        kernel = known_kernel(self._own_kernel())
+        kernel = known_kernel(self.own_kernel())
         if kernel is None or not (verdict := _verdict_path(host, kernel)).exists():
             return None
         return [Problem(**problem) for problem in json.loads(verdict.read_text(encoding="utf-8"))]

@@ -23,25 +23,11 @@ from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
-from virtoll.platforms.inside import PLACES
+from virtoll.platforms.inside import CHROOT
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
-
-# What container runtimes give an image that lacks it: mount points, and the devices that every program may expect.
-# sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
-_PREPARE = f"""
-cd "$1"
-{PLACES}
-device() {{ [ -c "dev/$1" ] || {{ rm -f "dev/$1"; mknod -m 666 "dev/$1" c "$2" "$3"; }}; }}
-link() {{ [ -L "dev/$1" ] || {{ rm -f "dev/$1"; ln -s "/proc/self/$2" "dev/$1"; }}; }}
-device null 1 3; device zero 1 5; device full 1 7; device random 1 8; device urandom 1 9; device tty 5 0
-link fd fd; link stdin fd/0; link stdout fd/1; link stderr fd/2
-mount -t proc proc proc
-mount -t sysfs -o ro sysfs sys
-mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$2" shm dev/shm
-"""
 
 _HERE = "docs/METHODOLOGY.md, The same on every arm"
 
@@ -53,6 +39,7 @@ class Native(Platform):
     summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
+    caveat: ClassVar[str] = "root inside is root of the host, whom nothing keeps from it"
     features: ClassVar[Features] = {
         **CONTAINER,
         "own-distribution": partly("a tree of files to which it is confined (chroot)", _HERE),
@@ -83,7 +70,7 @@ class Native(Platform):
             root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             lab.host.run(
-                ["sh", "-e", "-c", _PREPARE, "sh", str(root), str(limits.memory_bytes)],
+                ["sh", "-e", "-c", CHROOT, "sh", str(root), str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
             argv = [*self.wrapped_in, "unshare", "--ipc", "env", "-i", PATH, "chroot", str(root), *SERVE]

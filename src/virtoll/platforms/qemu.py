@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,22 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.programs import find
 from virtoll.images import disk
 from virtoll.images.base import Image
-from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
+from virtoll.images.kernel import VIRTIO, Devices
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
+from virtoll.platforms.base import Instance
+from virtoll.platforms.booted import Booted, silent
+from virtoll.platforms.qemu_command import (
+    CPU_MODEL,
+    PAST_THE_HOSTS_CACHE,
+    Accelerator,
+    DiskCache,
+    DiskIo,
+    Guest,
+    command_line,
+)
 from virtoll.platforms.qmp import Qmp
+from virtoll.platforms.requirements import other_machine
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
 
@@ -36,23 +45,31 @@ _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 
 
 @dataclass(frozen=True)
 class QemuSettings:
-    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines)."""
+    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines).
+
+    ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
+    the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
+    same with each write synced; *unsafe* passes no sync on. *native* (Linux AIO) takes *none* or *directsync*.
+    """
 
     kernel: str = ""
+    disk_cache: DiskCache = "writeback"
+    disk_io: DiskIo = "threads"
 
 
-class Qemu(Platform):
+class Qemu(Booted):
     """A virtual machine: virtio disk, NIC and agent's port on a PC, booted from a kernel given by QEMU."""
 
     accelerator: ClassVar[Accelerator]
     kinds: ClassVar[tuple[Kind, ...]] = ("tap", "user")
     runtimes: ClassVar[tuple[str, ...]] = ("qemu-system-x86_64",)
+    devices: ClassVar[Devices] = VIRTIO
     Settings = QemuSettings
 
     def check(self, host: Host) -> list[Problem]:
         """A machine that is no x86-64, the programs that are missing, and a kernel that cannot be had."""
-        if platform.machine() != "x86_64":
-            return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+        if problems := other_machine(host):
+            return problems
         missing = [
             Problem(f"{program} is missing", host.where, f"apt-get install {package}")
             for program, package in _NEEDED.items()
@@ -60,43 +77,30 @@ class Qemu(Platform):
         ]
         if missing:
             return missing
-        problem = kernel_problem(host, self._own_kernel())
+        if self.settings.disk_io == "native" and self.settings.disk_cache not in PAST_THE_HOSTS_CACHE:
+            what = f'disk_io = "native" does not go with disk_cache = "{self.settings.disk_cache}"'
+            return [Problem(what, self.name, f"QEMU takes it with {' or '.join(PAST_THE_HOSTS_CACHE)}")]
+        problem = self.kernel_problem(host)
         return [] if problem is None else [problem]
-
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """The guest's kernel and its disk."""
-        self.kernel(host, progress)
-        disk.ext4(host, image, limits.disk_bytes, progress)
-
-    def versions(self, host: Host) -> dict[str, str]:
-        """QEMU's, and the guest's kernel with its initramfs."""
-        kernel = self.kernel(host, _silent)
-        name = f"kernel of {self.name} {self.settings.kernel}".strip()
-        return {**super().versions(host), name: f"{kernel.version}, sha256 {kernel.digest}"}
-
-    def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
-        """The kernel that the settings ask for."""
-        return guest_kernel(host, progress, self._own_kernel())
-
-    def _own_kernel(self) -> Path | None:
-        return Path(self.settings.kernel) if self.settings.kernel else None
 
     @contextmanager
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
     ) -> Iterator[Instance]:
         """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered."""
-        base = disk.ext4(lab.host, image, limits.disk_bytes, _silent)
+        base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
         with ExitStack() as stack:
             qmp_ours, qmp_theirs = _connected(stack)
             agent_ours, agent_theirs = _connected(stack)
             guest = Guest(
                 accelerator=self.accelerator,
-                kernel=self.kernel(lab.host, _silent),
+                kernel=self.kernel(lab.host, silent),
                 vcpus=limits.vcpus,
                 memory_bytes=limits.memory_bytes,
                 disk="disk.qcow2",
+                disk_cache=self.settings.disk_cache,
+                disk_io=self.settings.disk_io,
                 attachment=attachment,
                 qmp_fd=qmp_theirs.fileno(),
                 agent_fd=agent_theirs.fileno(),
@@ -170,7 +174,3 @@ def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     """Two ends of a connection: ours, and the one that QEMU inherits."""
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), stack.enter_context(theirs)
-
-
-def _silent(_line: str) -> None:
-    """What is in the cache already needs no report."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,13 @@ def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
     return problems
 
 
+def other_machine(host: Host) -> list[Problem]:
+    """Why no guest boots here, where the processor is none that virtoll has kernels for."""
+    if platform.machine() == "x86_64":
+        return []
+    return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+
+
 def command_missing(host: Host, command: str, package: str) -> Problem:
     """The Problem of a program that is not installed."""
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
@@ -60,11 +68,11 @@ def bare(argv: Sequence[str], **variables: str) -> list[str]:
     return ["env", "-i", *(f"{name}={value}" for name, value in shown.items()), *argv]
 
 
-def refuse_kind(platform: Platform, attachment: Attachment) -> None:
+def refuse_kind(asked: Platform, attachment: Attachment) -> None:
     """PlatformError when the platform cannot take an attachment of this kind (planning should have refused it)."""
-    if attachment.kind not in platform.kinds:
+    if attachment.kind not in asked.kinds:
         raise PlatformError(
             f"cannot take an attachment of kind {attachment.kind!r} (mode {attachment.mode})",
-            where=platform.name,
-            remedy=f"choose a network mode that offers {' or '.join(platform.kinds)}",
+            where=asked.name,
+            remedy=f"choose a network mode that offers {' or '.join(asked.kinds)}",
         )

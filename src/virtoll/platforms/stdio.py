@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,11 +21,17 @@ PATH = f"PATH={DEFAULT_PATH}"  # all the environment an instance gets
 
 @contextmanager
 def agent_on_stdio(
-    host: Host, argv: Sequence[str], *, log: Path, confinement: Confinement, platform: str
+    host: Host,
+    argv: Sequence[str],
+    *,
+    log: Path,
+    confinement: Confinement,
+    platform: str,
+    streamed: Callable[[subprocess.Popen[bytes]], PipeStream] = PipeStream,
 ) -> Iterator[tuple[Agent, subprocess.Popen[bytes]]]:
     """Start ``argv`` (its stderr goes to ``log``) and greet the agent behind it; kill its session at the end.
 
-    PlatformError with what ``log`` says when no agent answers.
+    PlatformError with what ``log`` says when no agent answers. ``streamed``: the stream over that process.
     """
     with ExitStack() as stack:
         stderr = stack.enter_context(bounded(log))  # it becomes that of the agent, and of what root inside starts
@@ -33,7 +39,7 @@ def agent_on_stdio(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, confinement=confinement
         )
         stack.callback(end_session, process)
-        stream = PipeStream(process)
+        stream = streamed(process)
         stack.callback(stream.close)
         try:
             agent = AgentClient(stream)

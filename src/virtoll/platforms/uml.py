@@ -8,7 +8,6 @@ disk is UML's own copy-on-write file over the image's ext4.
 
 from __future__ import annotations
 
-import platform
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import uml_jail
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_cpus
+from virtoll.platforms.requirements import other_machine
 from virtoll.platforms.uml_jail import Jail
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
@@ -81,8 +81,8 @@ class Uml(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """The missing kernel or tool, and a host that lets nobody but root trace processes."""
-        if platform.machine() != "x86_64":
-            return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+        if problems := other_machine(host):
+            return problems
         needed = {_KERNEL: "user-mode-linux", "mkfs.ext4": "e2fsprogs"}
         problems = [
             Problem(f"{program} is missing", host.where, f"apt-get install {package}")

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, StreamError
+from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, Stream, StreamError
 from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
@@ -26,7 +26,7 @@ from virtoll.platforms.requirements import bare
 from virtoll.study.limits import Limits
 
 HOSTNAME = "instance"  # as containers are called
-BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
+BOOT_LIMIT_S = 120.0  # from the monitor's start to the agent's first answer
 _DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
 _LAST_LINES = 12
 _COMPLAINT = re.compile(r"Kernel panic|BUG:|Oops:|Out of memory")
@@ -131,11 +131,12 @@ def started(
             pass_fds=pass_fds,
             cwd=directory,
         )
-        stack.callback(_end, group, process)
+        stack.callback(end, group, process)
         yield Machine(kind, process, group, cpus, directory, logs)
 
 
-def _end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
+def end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
+    """Kill all of a monitor's group, and reap it."""
     group.kill()
     process.wait()
 
@@ -165,8 +166,18 @@ def explained(machine: Machine) -> Iterator[None]:
 
 def booted(machine: Machine, connection: socket.socket, *, longest_request_bytes: int | None = None) -> Agent:
     """The agent at the other end of ``connection``, once the guest has booted. See `AgentClient` for the length."""
-    where, fd = f"agent in {machine.directory.name}", connection.detach()
-    stream = FdStream(fd, fd, where, holder=machine.process.pid)
+    fd = connection.detach()
+    stream = FdStream(fd, fd, agents_name(machine), holder=machine.process.pid)
+    return answered(machine, stream, longest_request_bytes=longest_request_bytes)
+
+
+def agents_name(machine: Machine) -> str:
+    """What errors call its stream."""
+    return f"agent in {machine.directory.name}"
+
+
+def answered(machine: Machine, stream: Stream, *, longest_request_bytes: int | None = None) -> Agent:
+    """The agent behind ``stream``, once the guest has booted; the stream is closed where there is none."""
     try:
         with explained(machine):
             return AgentClient(stream, timeout_s=BOOT_LIMIT_S, longest_request_bytes=longest_request_bytes)

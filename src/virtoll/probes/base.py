@@ -105,6 +105,7 @@ class Probe(Part):
     counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
     timed_inside: ClassVar[bool] = False  # its windows' times are the instance's CLOCK_MONOTONIC, not the host's
     tells_of_start: ClassVar[bool] = False  # of the deployment itself, which is over before a neighbour is there
+    runs_anywhere: ClassVar[bool] = False  # it needs the instance's agent and a peer alone, nothing seen from outside
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
 

@@ -39,6 +39,7 @@ class Bulk(Probe):
     }
     headline: ClassVar[str] = "throughput_mbit_per_s"
     ports: ClassVar[tuple[Port, ...]] = peers.PORTS
+    runs_anywhere: ClassVar[bool] = True
     counts_losses: ClassVar[bool] = True
     Settings: ClassVar[type[BulkSettings]] = BulkSettings
     settings: BulkSettings

@@ -31,6 +31,7 @@ class Connect(Probe):
     }
     headline: ClassVar[str] = "connections_per_s"
     ports: ClassVar[tuple[Port, ...]] = (Port(peers.PORT),)
+    runs_anywhere: ClassVar[bool] = True
     Settings: ClassVar[type[ConnectSettings]] = ConnectSettings
     settings: ConnectSettings
 

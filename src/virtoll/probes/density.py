@@ -18,7 +18,7 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images.base import AGENT
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.probes.footprint import MIB, footprint
 from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import format_bytes, format_duration, within
@@ -92,6 +92,13 @@ class Density(Probe):
 
     def run(self, place: Place) -> ProbeResult:
         """Fill the host, look, and end them all, whatever happens."""
+        if place.instance.accounting.meter is not None:
+            raise ProbeError(
+                "the host's kernel does not count the memory that instances take: their hypervisor gives it",
+                kind="system",
+                where=f"platform {place.instance.platform}",
+                remedy="leave this platform out of the probe",
+            )
         host = place.client.host
         start_ns = time.monotonic_ns()
         with ExitStack() as stack:

@@ -255,7 +255,7 @@ def _answered_s(place: Place, bombed: Sequence[Slice]) -> dict[str, float | None
     answered = dict(answers)
     for one in bombed:
         if answered[f"near {one.index + 1}"] is None:
-            _kill(one.near)
+            one.near.kill()
     return answered
 
 
@@ -282,12 +282,8 @@ def _ended(running: Running, patience_s: float, report_s: float) -> AggressorRes
             time.sleep(_AGAIN_S)
     result = running.stop(patience_s)
     if result.stopped_by == "host":
-        _kill(running.neighbour)
+        running.neighbour.kill()
     return result
-
-
-def _kill(instance: Instance) -> None:
-    Cgroup(instance.accounting.cgroup, hierarchies()).kill()
 
 
 def _refuse_what_never_was(told: Sequence[_Bombed]) -> None:

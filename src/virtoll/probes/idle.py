@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import AGENT
-from virtoll.platforms.base import Accounting, Instance
-from virtoll.probes.base import Place, Probe, ProbeResult, Timed
+from virtoll.platforms.base import Accounting, Instance, Used
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Timed
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
 from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import within
@@ -60,17 +60,33 @@ class Idle(Probe):
     def _window(self, host: Host, instance: Instance) -> Window:
         """CPU time over the window, and what is held at its end."""
         group = Cgroup(instance.accounting.cgroup, hierarchies())
-        start_ns, used_ns = time.monotonic_ns(), cpu_ns(group)
+        start_ns, before = time.monotonic_ns(), _metered(instance)
+        used_ns = cpu_ns(group) + before.cpu_ns
         time.sleep(self.settings.time_ns / 1e9)
-        duration_ns, used_ns = time.monotonic_ns() - start_ns, cpu_ns(group) - used_ns
+        duration_ns, after = time.monotonic_ns() - start_ns, _metered(instance)
+        used_ns = cpu_ns(group) + after.cpu_ns - used_ns
         kernel = kernel_bytes(group)
         values = {
-            **_held(footprint(group)),
+            **_held(footprint(group), after.memory_bytes),
             "disk_mib": disk_bytes(host, instance.accounting) / MIB,
             "cpu_percent": 100 * used_ns / duration_ns,
             **({} if kernel is None else {"kernel_mib": kernel / MIB}),
         }
         return Window(start_ns=start_ns, duration_ns=duration_ns, work=1, values=values)
+
+
+def _metered(instance: Instance) -> Used:
+    """What a hypervisor's guest uses; nothing where all of an instance is in its control group. ProbeError where it
+    cannot be told.
+    """
+    if instance.accounting.meter is None:
+        return Used(0, 0)
+    used = instance.accounting.meter.used()
+    if used is None:
+        raise ProbeError(
+            "the hypervisor does not tell what the instance uses", kind="system", where=f"platform {instance.platform}"
+        )
+    return used
 
 
 def disk_bytes(host: Host, accounting: Accounting) -> int:
@@ -79,10 +95,11 @@ def disk_bytes(host: Host, accounting: Accounting) -> int:
     return int(host.run(command).text.split()[0])
 
 
-def _held(found: Footprint) -> dict[str, float]:
+def _held(found: Footprint, guest_bytes: int) -> dict[str, float]:
+    """``guest_bytes``: of a guest whose memory is no process's, and that shares none of it."""
     return {
-        "pss_mib": found.pss_bytes / MIB,
-        "private_mib": found.private_bytes / MIB,
+        "pss_mib": (found.pss_bytes + guest_bytes) / MIB,
+        "private_mib": (found.private_bytes + guest_bytes) / MIB,
         "page_tables_mib": found.page_tables_bytes / MIB,
         "processes": float(found.processes),
     }

@@ -19,6 +19,7 @@ class NativeProbe(Probe):
     """A probe of virtoll-agent that runs inside the instance; field ``block_bytes`` becomes ``--block-bytes``."""
 
     timed_inside: ClassVar[bool] = True
+    runs_anywhere: ClassVar[bool] = True
 
     def run(self, place: Place) -> ProbeResult:
         """Run it inside, to its end."""

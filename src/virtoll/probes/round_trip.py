@@ -40,6 +40,7 @@ class RoundTrip(Probe):
     }
     headline: ClassVar[str] = "round_trip_p50_us"
     ports: ClassVar[tuple[Port, ...]] = peers.PORTS
+    runs_anywhere: ClassVar[bool] = True
     Settings: ClassVar[type[RoundTripSettings]] = RoundTripSettings
     settings: RoundTripSettings
 

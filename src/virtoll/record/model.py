@@ -4,6 +4,7 @@ RUNDIR/
   study.json        the study as run, every default written out          written once
   plan.json         seed, the ordered trials, the rule that may end it   written once
   extension-N.json  more blocks, where a run was extended (from 1 on)    written once
+  kept.json         of a copy that `virtoll keep` made small: what it lacks
   looks.jsonl       one Look a line, where there is a rule; append only, fsynced
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
   hosts/NAME/environment.json  the same of each host, where several measured the blocks; above is what they share
@@ -32,6 +33,7 @@ from virtoll.record.knee import Knee
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
+KEPT = "kept.json"
 SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
 BESIDE = "neighbour.servers"  # the value that says whether the other servers of a study run beside the one measured
 # The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
@@ -41,6 +43,10 @@ LEVELS, LEVEL = "load.levels", "load.participants"
 VOID = "void"
 # The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
 MISSED = "missed"
+# What an audit says of a limit where the instance is on a machine of the user's own.
+NOT_LIMITED = "not limited by virtoll"
+# The fact of a trial that names a helper whose cost is not in the instance's, as it stands in no group of its.
+NOT_BOOKED = "not_booked"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
@@ -147,6 +153,14 @@ class Extension(_Record):
     blocks: int  # in all, with these
     trials: list[PlannedTrial]  # those that are new
     estimate_s: float  # for these
+
+
+class Kept(_Record):
+    """That a run is a copy which `virtoll keep` made small (kept.json), and what it lacks."""
+
+    schema_version: int = SCHEMA
+    virtoll: str  # the version that made it
+    left_out: list[str]
 
 
 class Check(_Record):

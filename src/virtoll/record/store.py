@@ -21,16 +21,17 @@ from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded
-from virtoll.record.model import SCHEMA, Environment, Extension, Plan, PlannedTrial, TrialRecord
+from virtoll.files.confined import inside, read_bounded, unpacked
+from virtoll.record.model import KEPT, SCHEMA, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
-_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension)
+_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
 _LOOKS, _HOSTS = "looks.jsonl", "hosts"
+PACKED_LOG = "trials.jsonl.gz"
 
 
 @contextmanager
@@ -101,7 +102,8 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the write lock; StoreError when another virtoll holds it."""
+        """Hold the write lock; StoreError when another virtoll holds it, or nothing may be added to this run."""
+        self.expect_no_copy()
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
             # Never made anew: an empty one would hide that what was sealed is lost.
@@ -114,6 +116,15 @@ class RunDirectory:
             yield
         finally:
             os.close(file)
+
+    def expect_no_copy(self) -> None:
+        """StoreError where `virtoll keep` made this directory."""
+        if self.kept is not None:
+            raise StoreError(
+                "this is a copy of a run, kept small: nothing is measured into it",
+                where=str(self.path),
+                remedy="go on with the run that it was made of, or begin a new one",
+            )
 
     def trial_directory(self, trial: PlannedTrial) -> Path:
         """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
@@ -243,10 +254,25 @@ class RunDirectory:
         """Those of one of the hosts that the plan names."""
         return self._read(Environment, _HOSTS, host, "environment.json")
 
+    @property
+    def kept(self) -> Kept | None:
+        """What this directory lacks, where `virtoll keep` made it; else None."""
+        return self._read(Kept, KEPT) if os.path.lexists(self.path / KEPT) else None
+
+    @property
+    def log(self) -> bytes:
+        """trials.jsonl, which a copy that was kept small has packed."""
+        if self.kept is None:
+            return self._bytes("trials.jsonl")
+        try:
+            return unpacked(self._bytes(PACKED_LOG), MOST_BYTES)
+        except ValueError as error:
+            raise _damaged(str(self.path / PACKED_LOG), str(error)) from error
+
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
         records: dict[str, TrialRecord] = {}
-        for number, line in enumerate(self._bytes("trials.jsonl").split(b"\n")[:-1], 1):
+        for number, line in enumerate(self.log.split(b"\n")[:-1], 1):
             where = f"{self.path / 'trials.jsonl'}:{number}"
             record = _validated(TrialRecord, line, where)
             if record.trial.id in records:
@@ -260,7 +286,7 @@ class RunDirectory:
 
     def has_torn_line(self) -> bool:
         """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
-        data = self._bytes("trials.jsonl")
+        data = self.log
         return bool(data) and not data.endswith(b"\n")
 
     def unsealed(self) -> list[PlannedTrial]:
@@ -271,13 +297,13 @@ class RunDirectory:
             begun = {entry.name for entry in trials.iterdir()} - sealed
         return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
 
-    def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
+    def pending(self, records: Sequence[TrialRecord] | None = None, plan: Plan | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
 
-        ``records``: those of this run, where they have been read already.
+        ``records``, ``plan``: those of this run, where they have been read already.
         """
         records = self.records() if records is None else records
-        sealed, plan = {record.trial.id for record in records}, self.plan
+        sealed, plan = {record.trial.id for record in records}, plan or self.plan
         last = self.last_block(plan)
         trials = self._with_repeats(plan, records)
         return [trial for trial in trials if trial.id not in sealed and trial.block <= last]

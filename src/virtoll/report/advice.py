@@ -17,18 +17,18 @@ from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
+from virtoll.report.asked import identity
 from virtoll.report.findings import Findings
 from virtoll.study.values import nearest
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, the ready-made studies, and the
-    network modes in which an instance shares its host's devices.
+    """What is known besides the runs: each platform's features, the ready-made studies, and the network modes in which
+    an instance shares its host's devices.
     """
 
     features: Mapping[str, Features]
-    drivers: Collection[str]
     studies: Collection[str]
     shared: Collection[str] = ()
 
@@ -92,6 +92,7 @@ def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[
     """The advice. StudyError names an unknown need or metric, or a run that holds nothing to compare by."""
     problems = [_unknown_need(need) for need in needs if need not in FEATURES]
     names = _names(runs)
+    problems += _twice(runs, names)
     parts = [part for run, name in zip(runs, names, strict=True) for part in _parts(run, name, problems)]
     asked = _objectives(objectives, parts, problems)
     if problems:
@@ -104,6 +105,14 @@ def _names(runs: Sequence[Findings]) -> list[str]:
     """What runs are called: by their directories' names, or where these are the same, by the whole paths."""
     paths = [run.run.directory for run in runs]
     return [path.name if len({p.name for p in paths}) == len(paths) else str(path) for path in paths]
+
+
+def _twice(runs: Sequence[Findings], names: Sequence[str]) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for run, name in zip(runs, names, strict=True):
+        if told := first.get(identity(run)):
+            yield Problem(f"it is the same run as {told}, or a copy of it", str(run.run.directory), "leave one out")
+        first.setdefault(identity(run), name)
 
 
 def _unknown_need(need: str) -> Problem:

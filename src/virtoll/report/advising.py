@@ -13,7 +13,7 @@ from virtoll.analysis.ratios import Toll
 from virtoll.report.advice import Advice, Part
 from virtoll.report.numbers import interval
 from virtoll.report.untold import at, figure, untold
-from virtoll.report.words import join, lower
+from virtoll.report.words import join, lower, of_two_machines
 
 _HEADS = {
     "fits": "Fit",
@@ -24,7 +24,8 @@ _HEADS = {
 
 def as_text(advice: Advice) -> str:
     """The answer, each candidate with its figures, and what is not known."""
-    lines = [answer(advice), "", *_asked(advice)]
+    elsewhere = list(dict.fromkeys(label for run in advice.runs for label in run.elsewhere))
+    lines = [answer(advice), *of_two_machines(elsewhere), "", *_asked(advice)]
     for standing in STANDINGS:
         group = [place for place in advice.places if place.candidate.standing == standing]
         if group:

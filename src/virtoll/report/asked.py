@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -60,10 +61,16 @@ class Asked:
         return {Condition.of_levels({**fixed, **dict(each.levels)}): each for each in self.conditions}
 
 
+def identity(findings: Findings) -> str:
+    """What a run and its copies have alike, and no two runs: their environment and their seed (sha256)."""
+    run = findings.run
+    return hashlib.sha256(f"{run.plan.seed} {run.environment.model_dump_json()}".encode()).hexdigest()
+
+
 def refuse(before: Findings, after: Findings) -> None:
     """IncomparableError where what two runs asked for is not the same."""
     where = f"{before.run.directory} and {after.run.directory}"
-    if (before.run.plan, before.run.environment) == (after.run.plan, after.run.environment):
+    if identity(before) == identity(after):
         raise IncomparableError("it is the same run twice", where=where, remedy="name two run directories")
     for each in (before, after):
         if why := unusable(each):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ _HELPED_WITH = ("virtoll.report.render", "virtoll.analysis.measuring")
 
 @contextmanager
 def helped() -> Iterator[None]:
-    """Within it `virtoll.report.build` is to be imported, and finds its helpers begun. HostError as of `helpers`."""
-    with helpers(HELPERS) as others:
+    """Within it `virtoll.report.build` is to be imported, and finds its helpers begun; all is `uncollected`. HostError
+    as of `helpers`.
+    """
+    with uncollected(), helpers(HELPERS) as others:
         _load(others)
         yield
 
@@ -24,3 +27,15 @@ def helped() -> Iterator[None]:
 def _load(others: Executor) -> None:
     for module in _HELPED_WITH:
         others.submit(load, module)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
+    was_at_work = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_at_work:
+            gc.enable()

@@ -17,10 +17,10 @@ from virtoll.features import Features
 from virtoll.files.confined import inside, write_inside
 from virtoll.helpers import helpers
 from virtoll.report.answer import answer
-from virtoll.report.begin import HELPERS
+from virtoll.report.begin import HELPERS, uncollected
 from virtoll.report.contents import Part, parts_of
 from virtoll.report.drawing import EMPTY, NARROW, WIDE
-from virtoll.report.findings import Findings, find, told_as_damage, uncollected
+from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import files, specification, svg, svgs, themed, write_files

@@ -23,7 +23,8 @@ from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, configured, refuse
-from virtoll.report.findings import Findings, skim, told_as_damage, uncollected
+from virtoll.report.begin import uncollected
+from virtoll.report.findings import Findings, skim, told_as_damage
 
 _USAGE = ("cpu_", "helpers_", "memory_", "rss_", "server_", "to_server", "from_server", "switches_")
 
@@ -84,10 +85,11 @@ def compare(
     StoreError where a run cannot be read, IncomparableError where the two cannot be compared, StudyError for a metric
     that there is none of.
     """
-    with helpers(1), uncollected():
-        first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
-    with told_as_damage(f"{before} or {after}"):
-        return _compared(first, second, threshold, names, by_condition=by_condition)
+    with uncollected():
+        with helpers(1):
+            first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
+        with told_as_damage(f"{before} or {after}"):
+            return _compared(first, second, threshold, names, by_condition=by_condition)
 
 
 def _compared(

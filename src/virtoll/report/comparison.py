@@ -197,7 +197,9 @@ def lines(findings: Findings, arms: list[Arm], shown: Comparison, sweep: Sweep) 
             ),
             base.mark_point(filled=True, size=38, opacity=1, clip=side.cut).encode(x=x, y=y, shape=marks["shape"]),
             data=side.data(panels),
-        ).properties(width=width, height=190 if len(panels) < 3 else 140)
+            width=width,
+            height=190 if len(panels) < 3 else 140,
+        )
         return layers if len(panels) == 1 else layers.facet(facet=alt.Facet("panel:N").sort(panels), columns=1)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
@@ -265,7 +267,9 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
         base.mark_rule(strokeWidth=1.8, clip=side.cuts_intervals).encode(x=side.channel(alt.X, "low:Q"), x2="high:Q"),
         base.mark_point(filled=True, size=42, opacity=1, clip=side.cut).encode(x=x, shape=marks["shape"]),
         data=side.data(names[:1]),
-    ).properties(width=width, height=max(60, len(names) * (len(look.labels) * (8 if len(names) < 16 else 6.5) + 8)))
+        width=width,
+        height=max(60, len(names) * (len(look.labels) * (8 if len(names) < 16 else 6.5) + 8)),
+    )
 
 
 def agreement(rows: list[Row], margin: float) -> Draw:
@@ -289,7 +293,9 @@ def agreement(rows: list[Row], margin: float) -> Draw:
                 ),
                 base.mark_point(filled=True, size=55, opacity=1, color=INK[0]).encode(x=x, shape=shape),
                 data=side.data(names[:1]),
-            ).properties(width=layout.width - room - 50, height=18 * len(names))
+                width=layout.width - room - 50,
+                height=18 * len(names),
+            )
         )
 
     return draw

@@ -71,7 +71,7 @@ def styled(chart: Any) -> alt.TopLevelMixin:
         "titlePadding": 8,
         "labelPadding": 5,
     }
-    look = chart.configure(  # at once: each call of Altair copies the whole chart
+    chart.config = alt.Config(  # in its place: `configure` would make the whole chart anew
         font=FONT,
         aria=False,  # the page describes each figure as a whole, not each of its thousands of marks
         background="transparent",
@@ -96,7 +96,7 @@ def styled(chart: Any) -> alt.TopLevelMixin:
             "symbolStrokeWidth": 2,
         },
     )
-    return cast(alt.TopLevelMixin, look)
+    return cast(alt.TopLevelMixin, chart)
 
 
 def data(rows: Iterable[Row]) -> alt.Data:
@@ -219,7 +219,9 @@ def dots(
             base.mark_point(filled=True, size=65, opacity=1).encode(x=x, shape=shape).transform_filter(outside),
             base.mark_point(filled=False, size=150, strokeWidth=1.5).encode(x=x, shape=shape).transform_filter(inside),
             data=data(rows),
-        ).properties(width=width, height=26 * len(names))
+            width=width,
+            height=26 * len(names),
+        )
         if len(titles) == 1:
             return styled(layers)
         return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))
@@ -267,7 +269,9 @@ def shares(
             ),
             base.mark_line(strokeWidth=1.8).encode(y=y, color=colour, strokeDash=look["dash"]),
             data=data(rows),
-        ).properties(width=layout.panel(columns), height=200)
+            width=layout.panel(columns),
+            height=200,
+        )
         if len(titles) == 1:
             return styled(layers)
         facet = layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import traceback
 from collections import Counter
@@ -33,7 +32,8 @@ from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
+from virtoll.report.begin import uncollected
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -113,6 +113,18 @@ class Findings:
             if reasons and not any(metric.name in trial.values for trial in valid):
                 found.setdefault(reasons.most_common(1)[0][0], []).append(metric)
         return found
+
+    @cached_property
+    def elsewhere(self) -> list[str]:
+        """The labels of arms on machines of the user's own: neither limited here nor seen from outside."""
+        told = {r.trial.arm.label for r in self.run.records if r.facts.get("limits") == NOT_LIMITED}
+        return [arm.label for arm in self.arms if arm.label in told]
+
+    @cached_property
+    def not_booked(self) -> dict[str, str]:
+        """By arm's label, the helper whose cost is not in its own."""
+        records = self.run.records
+        return {r.trial.arm.label: str(r.facts[NOT_BOOKED]) for r in records if NOT_BOOKED in r.facts}
 
     @cached_property
     def isolation(self) -> Isolation:
@@ -301,18 +313,6 @@ def skim(directory: Path, wanted: Callable[[Run], Wanted]) -> Findings:
     with told_as_damage(directory), uncollected():
         run, _ = parted(unfolded(read_run(directory)))
         return Findings(run, build_matrix(run, measure_all(run, wanted(run))), _margin(run), ())
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
-    was_at_work = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_at_work:
-            gc.enable()
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, Wanted
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
-from virtoll.helpers import helpers
+from virtoll.helpers import helpers, met_halfway
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
-from virtoll.report.asked import Asked, asked_differently, configured, unusable
+from virtoll.report.asked import Asked, asked_differently, configured, identity, unusable
 from virtoll.report.changes import wanted_of
 from virtoll.report.findings import Findings, skim, told_as_damage
 
@@ -36,6 +36,7 @@ class RunTold:
     """What one run says."""
 
     directory: Path
+    identity: str
     begun: datetime
     virtoll: str
     comparable: Mapping[str, Any]
@@ -121,9 +122,13 @@ def history(directory: Path, names: Sequence[str] = ()) -> History:
             "there is no run directory under it", where=str(directory), remedy="`virtoll run` makes one below runs/"
         )
     told: list[RunTold] = []
+    first: dict[str, Path] = {}  # by a run's identity
     left_out: list[tuple[Path, str]] = []
     for path, found in zip(paths, _all(paths, names), strict=True):
-        if isinstance(found, RunTold):
+        if isinstance(found, RunTold) and found.identity in first:
+            left_out.append((path, f"it is the same run as {first[found.identity]}, or a copy of it"))
+        elif isinstance(found, RunTold):
+            first[found.identity] = path
             told.append(found)
         else:
             left_out.append((path, found))
@@ -163,11 +168,8 @@ def _all(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
     if len(shares) < 3:  # to begin a process takes as long as some runs
         return [found for share in shares for found in tell(share)]
     with helpers(1) as other:
-        asked = [other.submit(tell, share) for share in reversed(shares)]
-        found: list[RunTold | str] = []
-        for share, answer in zip(shares, reversed(asked), strict=True):
-            found += tell(share) if answer.cancel() else answer.result()
-    return found
+        found = met_halfway(shares, tell, lambda share: other.submit(tell, share), lambda _share, told: told)
+    return [one for share in found for one in share]
 
 
 def _tell_some(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
@@ -217,6 +219,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
     environment = found.run.environment
     return RunTold(
         found.run.directory,
+        identity(found),
         begun.astimezone(UTC),
         environment.virtoll,
         environment.comparable,

@@ -143,7 +143,7 @@ class _Panels:
         if levels := list(_level_rows(line)):
             level = alt.Chart(data(levels)).encode(x=x, x2="x2:Q", y=y)
             layers.append(level.mark_rule(color=INK[0], strokeWidth=2.2, clip=True))
-        return alt.layer(*layers).properties(width=width, height=130, title=line.arm.label)
+        return alt.layer(*layers, width=width, height=130, title=line.arm.label)
 
     def _moves(self, x: alt.X, extent: list[float]) -> list[alt.Chart]:
         rows: list[Row] = [

@@ -114,8 +114,8 @@ def _run(findings: Findings, blocks: int) -> str:
 
 
 def _here(findings: Findings, found: Narrowing, n: int) -> str:
-    """What this run would need for as much; "" where it has a rule, and cannot be extended."""
-    if findings.run.plan.rule is not None:
+    """What this run would need for as much; "" where it is not gone on with: it has a rule, or is a copy."""
+    if findings.run.plan.rule is not None or findings.run.is_kept:
         return ""
     if found.here is None:
         return " This run cannot be extended to as much: its intervals would be those of a run without a plan."

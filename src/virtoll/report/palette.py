@@ -23,8 +23,13 @@ _FURTHER: dict[str, tuple[tuple[str, str], int]] = {
     "gvisor": (("#8a6d3b", "#cbab74"), 3),
     "nspawn": (("#5d7f35", "#a4c878"), 2),
     "oci": (("#a03c3c", "#e08585"), 3),
+    "openvz": (("#1f6f54", "#7fc4a8"), 3),
     "openvz-profile": (("#2f8f9d", "#6fc9d6"), 2),
     "podman": (("#7b7f2a", "#c4c86b"), 3),
+    "ssh": (("#a8577e", "#e3a3c2"), 2),
+    "xen-hvm": (("#7a4a6e", "#c99abc"), 2),
+    "xen-pv": (("#136f8a", "#69b9d0"), 3),
+    "xen-pvh": (("#4f5fa8", "#99a6ea"), 3),
 }
 # Platforms without a colour of their own (third parties') take these in turn.
 _OTHERS: tuple[tuple[str, str], ...] = (

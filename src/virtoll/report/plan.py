@@ -108,7 +108,9 @@ def capacity_figure(grid: Grid) -> Figure:
                 lines.mark_line(strokeWidth=2).encode(
                     x=x, y=y, color=colour.legend(symbolType="stroke"), strokeDash=dash, order="x:Q"
                 ),
-            ).properties(width=layout.width - 60, height=240)
+                width=layout.width - 60,
+                height=240,
+            )
         )
 
     caption = f"{described(grid)}. An experiment takes a channel, and a slice with an interface on each of its nodes."

@@ -128,7 +128,8 @@ def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
 def _said(plan: Sizing, size: Size) -> Iterator[str]:
     """What a row of the table does not say by itself."""
     if size.blocks == 1:
-        yield f"one block has no interval: `virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
+        gives = f"`virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
+        yield f"one block has no interval: {'this copy is not gone on with' if plan.findings.run.is_kept else gives}"
     if size.hosts is None:
         yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
     elif size.per_host is not None and size.per_host.value < 1:

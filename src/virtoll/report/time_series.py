@@ -173,7 +173,9 @@ def _panels(findings: Findings, arms: list[Arm], rows: list[Row], title: str, *,
                 y=y, strokeDash=dash.legend(symbolType="stroke", symbolStrokeColor=MUTED[0])
             ),
             data=data([*lines, *uprights]),
-        ).properties(width=layout.panel(columns), height=130)
+            width=layout.panel(columns),
+            height=130,
+        )
         facet = layers.facet(facet=alt.Facet("arm:N").sort(labels), columns=columns)
         return styled(facet)
 

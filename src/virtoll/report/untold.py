@@ -44,12 +44,13 @@ def _study(run: Findings, advice: Advice) -> str:
 
 def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
     """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
-    hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length.
+    hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length, nor
+    does a copy that was kept small.
     """
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     total = needed + max(0, whole - n)
-    if part.findings.run.plan.rule is not None:
+    if part.findings.run.plan.rule is not None or part.findings.run.is_kept:
         return f"virtoll run {_study(part.findings, advice)} --blocks {total}"
     return run if total <= planned else f"{run} --blocks {total}"
 
@@ -153,7 +154,4 @@ def _never_run(advice: Advice) -> Iterator[Untold]:
     for platform, stated in advice.known.features.items():
         if platform in seen or any(supported(stated, need).answer == "no" for need in advice.needs):
             continue
-        if platform in advice.known.drivers:
-            yield _would_measure(advice.runs[0], advice, platform, "in none of these runs")
-        else:
-            yield Untold(platform, "virtoll has no driver for it yet: known by documents alone", "")
+        yield _would_measure(advice.runs[0], advice, platform, "in none of these runs")

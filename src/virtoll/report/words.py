@@ -34,6 +34,25 @@ def join(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def unseen(findings: Findings, what: str) -> list[str]:
+    """A sentence of the arms on machines of the user's own, if there are any: ``what`` of them is not told, and why."""
+    if not (labels := findings.elsewhere):
+        return []
+    whose = "a machine of its own" if len(labels) == 1 else "machines of their own"
+    return [f"Not told of {join(labels)}: {what}. That is {whose}, of which nothing is seen from outside."]
+
+
+def of_two_machines(elsewhere: Sequence[str]) -> list[str]:
+    """A sentence of the arms on machines of the user's own, if there are any: what their ratios hold."""
+    if not elsewhere:
+        return []
+    on = "a machine of its own" if len(elsewhere) == 1 else "machines of their own"
+    return [
+        f"{join(elsewhere)}: on {on}, so that a ratio to native is of two machines: their hardware, and the network "
+        "between them, are in it and cannot be told from what the platform costs."
+    ]
+
+
 def blocks_of(findings: Findings, measured: Sequence[int]) -> str:
     """``5 blocks``, ``3 of 20 blocks``, ``4 to 5 of 5 blocks``: those measured, and how many were planned."""
     least, most, planned = min(measured), max(measured), len(findings.matrix.blocks)

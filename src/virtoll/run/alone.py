@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
+from virtoll.plain import printable
 
 
 @contextmanager
-def alone(host: LocalHost) -> Iterator[list[str]]:
+def alone(host: LocalHost, *, everywhere: bool = False) -> Iterator[list[str]]:
     """This machine to ourselves, without what killed runs left working on it: nothing is measured beside those.
 
     Yields what was removed, one line for each thing. HostError when another virtoll has the machine, or when
-    something could not be removed.
+    something could not be removed. What is left on another machine that cannot be reached is told on stderr, and is an
+    error with ``everywhere``.
     """
     with exclusive(ledgers.state_directory()):
-        yield ledgers.clean(host, ledgers.state_directory() / "ledger")
+        try:
+            removed = ledgers.clean(host, ledgers.state_directory() / "ledger")
+        except ledgers.ElsewhereError as error:
+            if everywhere:
+                raise
+            removed = []
+            print(printable(str(error)), file=sys.stderr)
+        yield removed

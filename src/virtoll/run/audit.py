@@ -14,6 +14,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
 from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
 from virtoll.run.alone import alone
+from virtoll.run.elsewhere import announced
 from virtoll.run.request import Request, read
 from virtoll.run.stage import Stage
 from virtoll.study.model import Study
@@ -44,6 +45,8 @@ def audit_study(request: Request) -> int:
     with alone(host) as removed:
         for line in removed:
             _say(f"a killed run had left, and it was removed: {line}")
+        for line in announced(entry.arm for entry in study.arms):
+            _say(line)
         arms, skipped = stage.offered(file)
         seen = _seen(stage, arms, skipped)
     if request.as_json:

@@ -52,6 +52,7 @@ def run_made(request: Request, study: Study, file: str) -> int:
 
 def _resume(request: Request) -> int:
     directory = RunDirectory(Path(request.study))
+    directory.expect_no_copy()
     _refuse_changes(request, directory.plan)
     more = None
     if request.blocks is not None:

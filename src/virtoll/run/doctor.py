@@ -27,6 +27,7 @@ class PlatformOffer:
 
     modes: Mapping[str, State]
     problems: tuple[Problem, ...] = ()
+    caveat: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def examine(host: Host) -> MachineOffer:
             problems = readiness.problems(cls(), mode_name)
             missing.update(dict.fromkeys(problems))
             modes[mode_name] = "missing" if problems else "ready"
-        offers[name] = PlatformOffer(modes, tuple(missing))
+        offers[name] = PlatformOffer(modes, tuple(missing), cls.caveat)
     return MachineOffer(offers, warnings())
 
 
@@ -73,7 +74,8 @@ def show(offer: MachineOffer, console: Console) -> None:
         table.add_row(plain(name), *(_SHOWN[one.modes[mode]] for mode in network_modes()))
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
-    console.print("[dim]native: root inside is root of the host, whom nothing keeps from it[/]")
+    for caveat, names in _caveats(offer).items():
+        console.print(plain(f"{', '.join(names)}: {caveat}", "dim"))
     for name, one in offer.platforms.items():
         for problem in one.problems:
             console.print()
@@ -84,12 +86,26 @@ def show(offer: MachineOffer, console: Console) -> None:
         console.print(plain(warning))
 
 
+def _caveats(offer: MachineOffer) -> dict[str, list[str]]:
+    """The platforms of whose driver something must be known, by what."""
+    told: dict[str, list[str]] = {}
+    for name, one in offer.platforms.items():
+        if one.caveat:
+            told.setdefault(one.caveat, []).append(name)
+    return told
+
+
 def as_json(offer: MachineOffer) -> dict[str, Any]:
     """The same for programs; docs/JSON.md has the keys."""
     return {
         "ready": offer.is_ready,
         "platforms": [
-            {"name": name, "networks": dict(one.modes), "problems": [asdict(problem) for problem in one.problems]}
+            {
+                "name": name,
+                "networks": dict(one.modes),
+                "caveat": one.caveat,
+                "problems": [asdict(problem) for problem in one.problems],
+            }
             for name, one in offer.platforms.items()
         ],
         "warnings": offer.warnings,

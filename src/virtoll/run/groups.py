@@ -56,7 +56,8 @@ class Room:
         return divided(sizes, self.free_bytes - self.limit_bytes - native)
 
     def _size(self, arm: Arm) -> int:
-        return self.limit_bytes + platforms()[arm.platform].overhead_bytes
+        platform = platforms()[arm.platform]
+        return 0 if platform.is_elsewhere else self.limit_bytes + platform.overhead_bytes
 
 
 def divided(sizes: Mapping[str, int], room: int) -> Groups:

@@ -13,7 +13,7 @@ from virtoll.lab.wiring import free_tag, wired
 from virtoll.record.model import PlannedTrial
 from virtoll.study.model import Study
 from virtoll.trial.experiment import Known
-from virtoll.trial.labs import InTurn, in_lab
+from virtoll.trial.labs import InTurn, in_lab, left_elsewhere
 from virtoll.trial.notes import Experiment
 
 
@@ -46,4 +46,4 @@ def laboratory(
         if study.design == "rotation":
             yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
         else:
-            yield labs.enter_context(lab(tag, pending))
+            yield labs.enter_context(left_elsewhere(lab(tag, pending)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from virtoll.catalogue import features
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
@@ -18,6 +19,7 @@ from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
 from virtoll.run.alone import alone
 from virtoll.run.deciding import Looks
+from virtoll.run.elsewhere import announced
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.progress import Progress, progress
@@ -32,6 +34,7 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
     with alone(stage.host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
+            _announce((entry.arm for entry in stage.study.arms), told)
             arms, skipped = stage.offered(file)
             plan = plan_of(stage, arms, request)
             for entry in skipped:
@@ -49,6 +52,7 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
     with alone(stage.host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
+            _announce(arms, told)
             images = stage.prepare(arms, told.say)
             here = environment.of_stage(stage, arms, images, [])
             environment.require_same(directory.environment, here)
@@ -65,8 +69,15 @@ def _say_removed(removed: Sequence[str], told: Progress) -> None:
         told.say(f"removed {len(removed)} things that a killed run left on this machine: {', '.join(removed)}")
 
 
+def _announce(arms: Iterable[Arm], told: Progress) -> None:
+    """Whom a run reaches beyond this machine, before it does."""
+    for line in announced(arms):
+        told.say(line)
+
+
 def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:
-    """Run what is pending; true when the plan is done."""
+    """Run what is pending; true when the plan is done. What is measured then stays so, whatever is left elsewhere."""
+    finished: bool | None = None
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
@@ -78,11 +89,17 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
             return True
         try:
             with stage.lab(images, pending) as experiment:
-                return execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+                finished = execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+        except ElsewhereError as error:
+            if finished is None:
+                raise
+            told.say(f"warning: {error}")
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
                 told.say(f"interrupted; `virtoll run {directory.path}` goes on")
             raise
+        assert finished is not None
+        return finished
 
 
 def finish(directory: RunDirectory, finished: bool, *, quiet: bool, why: str = "", how: str = "") -> int:

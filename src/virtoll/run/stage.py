@@ -21,6 +21,7 @@ from virtoll.networks.base import network_modes
 from virtoll.offers import Film
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
+from virtoll.run.elsewhere import problems_elsewhere
 from virtoll.run.groups import Groups, Room
 from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import of_memory, of_turns, problems_of
@@ -75,6 +76,7 @@ class Stage:
             missing = (
                 self._short_of_cpus(arm)
                 or self._unsliced(arm)
+                or problems_elsewhere(self.study, self.asked, arm)
                 or readiness.problems(make_platform(arm), arm.network)
                 or self._unreachable(arm.network)
                 or crowded(self.study, arm, self.host)

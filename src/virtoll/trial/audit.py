@@ -19,8 +19,8 @@ from virtoll.agent import Agent, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import GENERATOR_ADDRESS
-from virtoll.platforms.base import Accounting, Instance
-from virtoll.record.model import Audit, PlannedTrial
+from virtoll.platforms.base import Instance, is_elsewhere
+from virtoll.record.model import NOT_LIMITED, Audit, PlannedTrial
 from virtoll.trial import procfiles
 from virtoll.trial.notes import Notes
 from virtoll.trial.procfiles import UntoldError
@@ -58,11 +58,12 @@ def _read(instance: Instance, pid: int) -> tuple[dict[str, str], dict[str, str]]
     The host's own come first: a slow instance does not keep them from us.
     """
     deadline = time.monotonic() + _AUDIT_S
-    inside = _Inside(instance.agent, f"/proc/{pid or 'self'}", pid)
-    outside = _Outside(instance.accounting)
+    towards = instance.attachment.generator_address if is_elsewhere(instance) else GENERATOR_ADDRESS
+    inside = _Inside(instance.agent, f"/proc/{pid or 'self'}", pid, towards)
+    outside = _elsewhere(instance) if is_elsewhere(instance) else _Outside(instance).readings()
     readings: dict[str, Callable[[], str]] = {
-        "accelerator": lambda: _accelerator(instance),
-        **outside.readings(),
+        "accelerator": lambda: _told(instance, "accelerator"),
+        **outside,
         **inside.readings(),
     }
     found: dict[str, str] = {}
@@ -96,8 +97,9 @@ def _mib(bytes_: int) -> str:
     return f"{bytes_ // 1024**2} MiB"
 
 
-def _accelerator(instance: Instance) -> str:
-    told = instance.facts.get("accelerator")
+def _told(instance: Instance, fact: str) -> str:
+    """A fact that the platform's driver names."""
+    told = instance.facts.get(fact)
     if told is None:
         raise UntoldError(f"{instance.platform} names none")
     return str(told)
@@ -105,11 +107,14 @@ def _accelerator(instance: Instance) -> str:
 
 @dataclass
 class _Inside:
-    """What the agent can read. ``own``: the directory in /proc of the service's process, whose number is ``pid``."""
+    """What the agent can read. ``own``: the directory in /proc of the service's process, whose number is ``pid``;
+    ``towards``: where the instance sees the generator.
+    """
 
     agent: Agent
     own: str
     pid: int
+    towards: str
     _texts: dict[str, str | AgentError] = field(default_factory=dict)  # each file is asked for once, read or not
     _told: Mapping[str, object] | AgentError | None = None
 
@@ -179,7 +184,7 @@ class _Inside:
 
     @property
     def _interface(self) -> str:
-        return procfiles.interface_towards(self._text("/proc/net/route"), GENERATOR_ADDRESS)
+        return procfiles.interface_towards(self._text("/proc/net/route"), self.towards)
 
     def _label(self) -> str:
         try:
@@ -226,17 +231,29 @@ class _Inside:
             waiting += [int(word) for word in self._text(f"/proc/{pid}/task/{pid}/children").split()]
 
 
+_OF_GROUPS = ("cpu_quota", "memory_limit", "processes_limit", "host.seccomp", "host.speculation_store_bypass")
+
+
+def _in_no_group() -> str:
+    raise UntoldError("the guest is in no control group of the host's: its hypervisor limits it")
+
+
 @dataclass
 class _Outside:
     """What the host sees of it."""
 
-    accounting: Accounting
+    instance: Instance
 
     def readings(self) -> dict[str, Callable[[], str]]:
         """By key, who reads it."""
+        disk = {"disk_limit": lambda: _told(self.instance, "disk_limit")}
+        if self.instance.accounting.meter is not None:
+            return {**dict.fromkeys(_OF_GROUPS, _in_no_group), **disk}
         return {
+            **disk,
             "cpu_quota": self._quota,
             "memory_limit": self._memory,
+            "processes_limit": self._processes,
             "host.seccomp": lambda: self._of_all(procfiles.seccomp),
             "host.speculation_store_bypass": lambda: self._of_all(
                 lambda status: procfiles.keyed(status, "Speculation_Store_Bypass")
@@ -247,7 +264,8 @@ class _Outside:
     def _groups(self) -> list[Cgroup]:
         """The group of all, and the payload's below it where there is one: the narrower limit is in force."""
         layout = hierarchies()
-        names = [self.accounting.cgroup, self.accounting.parts.get("payload", "")]
+        accounting = self.instance.accounting
+        names = [accounting.cgroup, accounting.parts.get("payload", "")]
         return [Cgroup(name, layout) for name in names if name]
 
     def _quota(self) -> str:
@@ -257,6 +275,10 @@ class _Outside:
     def _memory(self) -> str:
         limits = [limit for group in self._groups if (limit := _memory_bytes(group)) is not None]
         return _mib(min(limits)) if limits else "none"
+
+    def _processes(self) -> str:
+        limits = [int(text) for group in self._groups if (text := _most_processes(group)) != "max"]
+        return str(min(limits)) if limits else "none"
 
     def _of_all(self, told: Callable[[str], str]) -> str:
         """What the host's /proc/PID/status says of the processes that carry the instance, each answer once."""
@@ -290,6 +312,30 @@ def _memory_bytes(group: Cgroup) -> int | None:
     name = "memory.max" if group.hierarchies.version == 2 else "memory.limit_in_bytes"
     text = (directory / name).read_text(encoding="utf-8").strip()
     return None if text == "max" or int(text) > _NO_LIMIT_BYTES else int(text)
+
+
+def _most_processes(group: Cgroup) -> str:
+    return (group.directory("pids") / "pids.max").read_text(encoding="utf-8").strip()
+
+
+def _elsewhere(instance: Instance) -> dict[str, Callable[[], str]]:
+    """Of a machine of the user's own: that nothing of it is limited from here, and what there is of it instead."""
+
+    def unseen() -> str:
+        raise UntoldError("nothing of it is seen from outside")
+
+    def found(key: str, told: Callable[[int], str]) -> Callable[[], str]:
+        there = instance.facts.get("machine", {}).get(key)
+        return lambda: NOT_LIMITED if there is None else f"{NOT_LIMITED}: {told(there)}"
+
+    return {
+        "cpu_quota": found("cpus", lambda cpus: f"the machine has {cpus} CPU{'s' * (cpus > 1)}"),
+        "memory_limit": found("memory_bytes", lambda bytes_: f"the machine has {_mib(bytes_)}"),
+        "processes_limit": found("processes", lambda most: f"the machine allows {most}"),
+        "disk_limit": found("disk_free_bytes", lambda bytes_: f"{_mib(bytes_)} are free"),
+        "host.seccomp": unseen,
+        "host.speculation_store_bypass": unseen,
+    }
 
 
 def _vulnerabilities() -> list[str]:

@@ -20,7 +20,7 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Accounting, Instance
 from virtoll.record.model import BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
 from virtoll.trial import proofs
@@ -70,9 +70,9 @@ class Company:
     _measured: list[Measurement] = field(default_factory=list)
 
     @property
-    def groups(self) -> Mapping[str, str]:
-        """Their control groups, by the source's name."""
-        return {each.source: each.instance.accounting.cgroup for each in self.companions}
+    def accountings(self) -> Mapping[str, Accounting]:
+        """Where the cost of each is booked, by the source's name."""
+        return {each.source: each.instance.accounting for each in self.companions}
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Company:
         share = used / len(lab.generator.cpus)
         detail, held = f"used {share:.0%} of {len(lab.generator.cpus)} CPU", share < proofs.HEADROOM
         if not held and is_closed:
-            parts = [proofs.cpus_used(watched, name, measured.windows) for name in ("instance", *self.groups)]
+            parts = [proofs.cpus_used(watched, name, measured.windows) for name in ("instance", *self.accountings)]
             busy = sum(part for part in parts if not isinstance(part, str)) / len(lab.sut.cpus)
             held = share < proofs.OUTRUN and busy >= proofs.BUSY
             detail += f", and the instances {busy:.0%} of theirs"

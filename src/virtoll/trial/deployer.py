@@ -18,7 +18,7 @@ from virtoll.lab.slices import Slices, channelled, channels, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.offers import Content, Offer, Port, merged
-from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
 from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
@@ -99,13 +99,14 @@ class Deployer:
             stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
             yield slices
 
-    def client(self, name: str, trial: str = "") -> Client:
-        """The generator's place in the lab, with the scratch directory of deployment ``name``, or one in it for a
-        ``trial`` of those that share it.
+    def client(self, name: str, trial: str = "", *, of: Instance | None = None) -> Client:
+        """The generator's place in the lab, or where it reaches ``of``, if that is elsewhere; with the scratch
+        directory of deployment ``name``, or one in it for a ``trial`` of those that share it.
         """
         directory = self.lab.directory / name / trial
         directory.mkdir(exist_ok=True)
-        return Client(self.lab.host, generator_confinement(self.lab), directory, cpus=len(self.lab.generator.cpus))
+        confinement = generator_confinement(self.lab, outside=of is not None and is_elsewhere(of))
+        return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus))
 
     @contextmanager
     def programs(self) -> Iterator[Programs]:

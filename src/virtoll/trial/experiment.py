@@ -26,7 +26,7 @@ from virtoll.lab.throttle import throttle
 from virtoll.loads.base import Load
 from virtoll.monitor import Monitor, Watched
 from virtoll.offers import Offer, Port
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
@@ -101,7 +101,10 @@ class LabExperiment:
             if not is_alone:
                 limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
-                can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+                try:
+                    can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+                finally:
+                    limits.note_kernel_counts(notes, held.place.instance)
             if not can_be_asked:
                 self.end(notes)
             elif is_alone:
@@ -163,7 +166,8 @@ class LabExperiment:
         with _undone_if_unfinished(notes) as stack:
             stack.enter_context(shaped(self.deployer.lab, treatment.link))
             instance = self.deployer.first(stack, trial, treatment.limits, self._ports(treatment), notes)
-            throttle(treatment.throttle, instance.accounting.cgroup, treatment.limits.vcpus)
+            if not is_elsewhere(instance):  # where nothing is limited, a calibration included
+                throttle(treatment.throttle, instance.accounting.cgroup, treatment.limits.vcpus)
             deployment = list(notes.phases)
             slices: list[Slice] = []
             if treatment.slices.count:
@@ -195,7 +199,7 @@ class LabExperiment:
             slot = first_free_slot(treatment.slices) + number - 1
             return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, treatment.limits, (), slot=slot)
 
-        return Place(instance, self.deployer.client(trial.id), deployment, another, slices)
+        return Place(instance, self.deployer.client(trial.id, of=instance), deployment, another, slices)
 
     def _started(
         self, stack: ExitStack, work: Driven | Probed | None, instance: Instance, trial: PlannedTrial, notes: Notes
@@ -213,7 +217,7 @@ class LabExperiment:
             stack.callback(keep_log)
             work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
             offer = work.service.start(instance, self.origin)
-            work.service.await_ready(instance, offer, self.deployer.client(trial.id))
+            work.service.await_ready(instance, offer, self.deployer.client(trial.id, of=instance))
             proofs.of_files(notes, work.service.digests, self.known.files)
             return offer
 
@@ -241,7 +245,8 @@ class LabExperiment:
 
     def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
-        client = replace(self.deployer.client(held.name, trial.id), is_seeded=trial.id != held.name)
+        here = self.deployer.client(held.name, trial.id, of=held.place.instance)
+        client = replace(here, is_seeded=trial.id != held.name)
         if load.programs.is_nothing:
             return client
         if held.programs is None:
@@ -275,7 +280,9 @@ class LabExperiment:
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             may_be_silent |= bool(subject.beside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
-            if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
+            if is_elsewhere(instance):
+                notes.check(proofs.WIRING, None, "not looked at: no wire of the lab's leads to that machine")
+            elif not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
             if not notes.waits:
                 notes.waits = True

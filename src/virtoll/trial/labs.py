@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.lab.base import Lab
 from virtoll.monitor import Monitor
@@ -48,8 +49,25 @@ class InTurn:
         for trial in self.pending:
             if (trial.block, trial.group) == (block, group):
                 of_arm.setdefault(trial.arm.label, []).append(trial)
-        self._by_arm = {label: self.labs.enter_context(self.lab(trials)) for label, trials in of_arm.items()}
+        self._by_arm = {
+            label: self.labs.enter_context(left_elsewhere(self.lab(trials))) for label, trials in of_arm.items()
+        }
         self._place = block, group
+
+
+@contextmanager
+def left_elsewhere(lab: AbstractContextManager[Experiment]) -> Iterator[Experiment]:
+    """The lab. What it cannot remove on another machine is in nobody's way: it fails no trial that comes after, and
+    stays in the ledger, whose end tries once more, and tells.
+    """
+    is_over = False
+    try:
+        with lab as experiment:
+            yield experiment
+            is_over = True
+    except ElsewhereError:
+        if not is_over:
+            raise
 
 
 @contextmanager

@@ -7,11 +7,11 @@ import math
 import os
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, HostError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Place
-from virtoll.record.model import PlannedTrial
+from virtoll.record.model import NOT_LIMITED, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import has_ended
@@ -21,6 +21,7 @@ Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that 
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
+_CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
@@ -31,7 +32,9 @@ def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes
     While one limit does not bite, each of the arm's trials tries again, and is invalid.
     """
     key = (trial.arm.label, place.instance.limits)
-    if key not in proved:
+    if is_elsewhere(place.instance):
+        _of_no_limits(notes)
+    elif key not in proved:
         with place.another(1) as instance:
             if of_limits(notes, instance):
                 proved.add(key)
@@ -40,8 +43,26 @@ def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes
 def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
     """When the measuring is over, on an instance that ends with its trial and lives."""
     key = (trial.arm.label, instance.limits)
-    if key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
+    if is_elsewhere(instance):
+        _of_no_limits(notes)
+    elif key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
         proved.add(key)
+
+
+def note_kernel_counts(notes: Notes, instance: Instance) -> None:
+    """What the platform's own kernel counts of it, before a proof adds to that: which limits have refused how often."""
+    try:
+        counts = instance.kernel_counts()
+    except HostError as error:
+        counts = {"untold": str(error)}
+    if counts:
+        notes.facts["kernel_counts"] = counts
+
+
+def _of_no_limits(notes: Notes) -> None:
+    """What is not limited from here is not tried either: all of that machine would be taken, which is the user's."""
+    for name in (_CPU, _DISK, _PIDS, _MEMORY):
+        notes.check(name, None, f"not tried: {NOT_LIMITED}")
 
 
 def of_limits(notes: Notes, instance: Instance) -> bool:
@@ -61,7 +82,7 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
 def of_cpu_count(notes: Notes, instance: Instance) -> None:
     """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
     vcpus = instance.limits.vcpus
-    name = "the CPU limit bites"
+    name = _CPU
     before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
         burnt = instance.agent.burn(vcpus + 1, 300)
@@ -89,7 +110,7 @@ def _counted_by_host_ns(instance: Instance) -> int | None:
 def of_disk_limit(notes: Notes, instance: Instance) -> None:
     """A file larger than the disk gets no space; it is deleted again."""
     asked = round(instance.limits.disk_bytes * EXCESS)
-    name = "the disk limit bites"
+    name = _DISK
     try:
         got = instance.agent.reserve(_WRITABLE, asked)
     except AgentError as error:
@@ -104,7 +125,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     """A quarter more processes than the limit are not to be had; those that were end again."""
     # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
-    name = "the limit of processes bites"
+    name = _PIDS
     try:
         got = instance.agent.processes(asked)
     except AgentError as error:

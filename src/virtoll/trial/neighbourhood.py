@@ -12,7 +12,6 @@ from virtoll.aggressors.base import Aggressor, Place, make_aggressor
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
 from virtoll.errors import VirtollError
-from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS
 from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
@@ -124,7 +123,7 @@ class Disturbance:
 
 def end_instance(instance: Instance) -> None:
     """Kill everything the instance is, from outside."""
-    Cgroup(instance.accounting.cgroup, hierarchies()).kill()
+    instance.kill()
 
 
 def may_have_harmed(notes: Notes) -> bool:

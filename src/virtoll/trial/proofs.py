@@ -13,7 +13,7 @@ from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
     COVERAGE,
@@ -22,6 +22,8 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    NOT_BOOKED,
+    NOT_LIMITED,
     VIEW,
     WAKES,
     WAKES_LATE,
@@ -45,6 +47,7 @@ _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 LATE_SHARE = 0.01  # of the times at which viewers were to read on
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+WIRING = "the wiring lost nothing"
 SETTLING_NS = 50 * 10**6  # of a service when its users have gone
 IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
@@ -199,9 +202,13 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
 def of_cpu_limit(
     notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = (), source: str = "instance"
 ) -> None:
-    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
-    was watched."""
+    """All of the instance (helpers too, but one that is `NOT_BOOKED`) stayed within its CPUs: what the host booked in
+    the load's windows, or while it was watched.
+    """
     name = "the CPU limit held"
+    if is_elsewhere(instance):
+        notes.check(name, None, f"{NOT_LIMITED}, and not seen from outside")
+        return
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
@@ -210,7 +217,9 @@ def of_cpu_limit(
         notes.check(name, None, used)
     else:
         held = used <= instance.limits.vcpus * CPU_TOLERANCE
-        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
+        helper = instance.facts.get(NOT_BOOKED)
+        without = f", without {helper}, which stands beside it" if helper else ""
+        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
 
 
 IDLE = "it was idle while others were measured"
@@ -301,7 +310,7 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     """Warm-up and window lost nothing in the lab's own links and connection tracking."""
     lost = what_was_lost(before, after)
-    notes.check("the wiring lost nothing", not lost, lost or "no drops in the lab's links")
+    notes.check(WIRING, not lost, lost or "no drops in the lab's links")
 
 
 def what_was_lost(before: Mapping[str, int], after: Mapping[str, int]) -> str:

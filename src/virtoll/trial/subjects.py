@@ -17,7 +17,7 @@ from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Histogram, Load, Measurement, Session
 from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Accounting, Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Measured, Window
 from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
@@ -35,7 +35,7 @@ class Subject(ABC):
     seen_inside: ClassVar[bool]  # the instance's own agent samples meanwhile: nothing else needs it in the window
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
     must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
-    beside: Mapping[str, str] = NOBODY  # others to watch from outside: control groups, by the source's name
+    beside: Mapping[str, Accounting] = NOBODY  # others to watch from outside, by the source's name
     counts_losses: bool = False  # what the lab's links drop is a result
 
     @property
@@ -108,9 +108,9 @@ class DrivenService(Subject):
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
 
     @property
-    def beside(self) -> Mapping[str, str]:  # type: ignore[override]
+    def beside(self) -> Mapping[str, Accounting]:  # type: ignore[override]
         """The other servers' instances."""
-        return self.company.groups
+        return self.company.accountings
 
     @property
     def goes_on(self) -> bool:

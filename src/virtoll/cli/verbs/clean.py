@@ -15,7 +15,7 @@ from virtoll.run.alone import alone
 def do(_arguments: argparse.Namespace) -> int:
     """Remove it, and say what."""
     common.require_root()
-    with alone(LocalHost()) as removed:  # a run that begins meanwhile is told who is at work
+    with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
         try:
             removed.extend(clean(LocalHost(), tuning.directory()))
         finally:

@@ -89,7 +89,9 @@ def _by_size(findings: Findings) -> Figure | None:
             base.mark_rule(strokeWidth=2, clip=True).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),
             base.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, shape=look["shape"]),
             data=data(rows),
-        ).properties(width=layout.panel(columns), height=230)
+            width=layout.panel(columns),
+            height=230,
+        )
         if len(titles) == 1:
             return styled(layers)
         return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))

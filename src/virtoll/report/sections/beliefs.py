@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from virtoll.record.model import NOT_LIMITED
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, setting, size
 from virtoll.report.sections.base import Section
@@ -77,7 +78,7 @@ def sentences(findings: Findings) -> list[str]:
     right: list[str] = []
     for label, seen in beliefs(findings).items():
         deceived = "; ".join(_told(belief) for belief in seen if not belief.is_right)
-        if label in floor:
+        if label in floor or label in findings.elsewhere:
             continue
         if deceived:
             wrong.setdefault(deceived, []).append(label)
@@ -87,6 +88,8 @@ def sentences(findings: Findings) -> list[str]:
     if right:
         each = "it was" if len(right) == 1 else "they were"
         told.append(f"{join(right)} {_verb(right)} what {each} given, but for what a guest's own kernel keeps.")
+    if findings.elsewhere:
+        told.append(f"{join(findings.elsewhere)}: {NOT_LIMITED}, so that what is seen there is what there is.")
     return told
 
 
@@ -108,6 +111,7 @@ _NOTE = (
     "A program that sizes its threads, heaps and caches by what it sees goes by its belief; the limits hold all the "
     "same."
 )
+_NOTE_ELSEWHERE = "On a machine of the user's own there are no limits of virtoll's, and nothing was given."
 
 
 def believes(findings: Findings) -> Table:
@@ -128,4 +132,5 @@ def believes(findings: Findings) -> Table:
         held = seen.get(arm.label)
         if held:
             rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or MISSING) for key in keys)))
-    return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows), (_NOTE,))
+    notes = (_NOTE, _NOTE_ELSEWHERE) if findings.elsewhere else (_NOTE,)
+    return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows), notes)

@@ -97,7 +97,9 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
             polite.encode(x=x, y=y, detail="part:N"),
             course.encode(x=x, y=y, color=colour, detail="part:N"),
             data=data(shown),
-        ).properties(width=width, height=height)
+            width=width,
+            height=height,
+        )
 
     def _grid(layout: Layout) -> Any:
         there = {(row["arm"], row["neighbour"]) for row in spans}

@@ -7,6 +7,7 @@ from typing import ClassVar
 from virtoll.report.drawing import Figure, Row, bounds, dots
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
+from virtoll.report.words import unseen
 
 
 class Cpu(Section):
@@ -24,6 +25,14 @@ class Cpu(Section):
     def figures(self, findings: Findings) -> list[Figure]:
         """Dots, an arm a line."""
         return [figure for figure in [_cpu(findings)] if figure is not None]
+
+    def text(self, findings: Findings) -> list[str]:
+        """Of whom nothing is known."""
+        beside = [
+            f"{label}: without {helper}, which stands beside its control group: what that costs is not known."
+            for label, helper in findings.not_booked.items()
+        ]
+        return [*unseen(findings, "what it costs in CPU time"), *beside]
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """Whose CPU time it is."""
@@ -51,10 +60,12 @@ def _cpu(findings: Findings) -> Figure | None:
     if not any(row["seen"] == "outside" for row in rows):
         return None
     what = f"CPU-seconds per 1,000 {findings.work}"
+    beside = "".join(f", but of {label} not {helper}" for label, helper in findings.not_booked.items())
     caption = (
         "Filled marks: all CPU time the host spent on the instance, helpers included (QEMU's and UML's own threads, "
-        "docker-proxy). Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside "
-        "would miss the difference; an instance that is shown the whole machine's counters counts its neighbours too. "
+        f"docker-proxy){beside}. "
+        "Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside would miss the "
+        "difference; an instance that is shown the whole machine's counters counts its neighbours too. "
         "Logarithmic scale."
     )
     shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]

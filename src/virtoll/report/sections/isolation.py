@@ -157,13 +157,13 @@ def _heat_map(findings: Findings) -> Figure | None:
         base = alt.Chart(data(rows)).encode(x=x, y=y)
         texts = [
             base.mark_text(fontSize=9 if narrow else 11, dy=dy)
-            .encode(text=f"{place}{'_narrow' if narrow else ''}:N", color=alt.value(ink))
+            .encode(text=f"{place}{'_narrow' if narrow else ''}:N", color=alt.ColorValue(ink))
             .transform_filter(which)
             for place, dy in (("only", 0), ("above", -_LINE / 2), ("below", _LINE / 2))
             for ink, which in ((PAPER[0], _STRONG), (INK[0], f"!({_STRONG})"))
         ]
         cells = base.mark_rect(aria=True).encode(color=fill, description="whole:N")
-        return styled(alt.layer(cells, *texts).properties(width=layout.width - room - 30, height=38 * len(names)))
+        return styled(alt.layer(cells, *texts, width=layout.width - room - 30, height=38 * len(names)))
 
     seen = " (above) and ".join(short(metric) for metric in told.shown[:2])
     sharing = "" if told.shown[0].probe else _SHARING

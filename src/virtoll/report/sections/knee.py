@@ -280,7 +280,9 @@ def _chart(
             base.mark_point(filled=False, size=42, strokeWidth=1.4).transform_filter("datum.what == 'missed'"),
             alt.Chart().mark_rule(strokeWidth=1.2).encode(x=x, color=colour).transform_filter("datum.what == 'knee'"),
             data=data(rows),
-        ).properties(width=layout.panel(columns), height=230)
+            width=layout.panel(columns),
+            height=230,
+        )
         if len(titles) == 1:
             return styled(layers)
         facet = layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns)

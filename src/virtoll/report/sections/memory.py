@@ -7,6 +7,7 @@ from typing import ClassVar
 from virtoll.report.drawing import Figure, dots, pooled_rows
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
+from virtoll.report.words import unseen
 
 
 class Memory(Section):
@@ -20,6 +21,10 @@ class Memory(Section):
     def applies(self, findings: Findings) -> bool:
         """Under a load alone."""
         return findings.is_load
+
+    def text(self, findings: Findings) -> list[str]:
+        """Of whom nothing is known."""
+        return unseen(findings, "the memory that it takes")
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The one."""

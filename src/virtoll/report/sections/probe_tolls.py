@@ -103,9 +103,11 @@ def heat_map(findings: Findings) -> Figure | None:
         return styled(
             alt.layer(
                 base.mark_rect().encode(color=fill),
-                text.encode(text="words:N", color=alt.value(PAPER[0])).transform_filter(strong),
-                text.encode(text="words:N", color=alt.value(INK[0])).transform_filter(f"!({strong})"),
-            ).properties(width=layout.width - room - 40, height=23 * len(names))
+                text.encode(text="words:N", color=alt.ColorValue(PAPER[0])).transform_filter(strong),
+                text.encode(text="words:N", color=alt.ColorValue(INK[0])).transform_filter(f"!({strong})"),
+                width=layout.width - room - 40,
+                height=23 * len(names),
+            )
         )
 
     caption = (

@@ -64,7 +64,7 @@ def _steadiness(findings: Findings) -> Figure | None:
         points = chart.mark_point(filled=True, size=34, opacity=0.85).encode(
             x=x, y=y, color=colour, shape=look["shape"]
         )
-        return styled(alt.layer(rule, points).properties(width=layout.width - 90, height=150))
+        return styled(alt.layer(rule, points, width=layout.width - 90, height=150))
 
     caption = (
         f"Every native trial's {lower(metric.title)} against the mean of its condition"

@@ -143,9 +143,13 @@ def _figure(findings: Findings) -> Figure | None:
             ),
             base.mark_point(filled=True, size=95, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
             base.mark_text(align="left", fontSize=11.5, color=INK[0]).encode(
-                x=alt.value(width + 10), y=y, text="words:N"
+                x=alt.XValue(width + 10),  # type: ignore[no-untyped-call]
+                y=y,
+                text="words:N",
             ),
-        ).properties(width=width, height=28 * len(shown))
+            width=width,
+            height=28 * len(shown),
+        )
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         width = layout.width - layout.labels - 120

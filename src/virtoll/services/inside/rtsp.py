@@ -172,11 +172,27 @@ class Relay:
         return Gst.FlowReturn.OK
 
 
+def meet() -> None:
+    """Have PyGObject make its classes of all that the threads will hold, before there is a second thread.
+
+    It makes a class when it first meets a kind of thing. Two threads that meet it at the same time make two, and a
+    thing of the one is refused as one of the other: a track whose first piece ends so never comes.
+    """
+    for namespace in (Gst, GstRtspServer):
+        for name in dir(namespace):
+            getattr(namespace, name)
+    for launch in (_LIVE, _RECORDED):
+        pipeline = Gst.parse_launch(launch)
+        for name in _TRACKS:
+            pipeline.get_by_name(name)
+
+
 def main(port: str, first: str, last: str, directory: str, mode: str) -> None:
     """Serve until it is killed."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a viewer on demand takes a dozen of them
     Gst.init(None)
+    meet()
     pool = GstRtspServer.RTSPAddressPool()
     address = GstRtspServer.RTSP_ADDRESS_POOL_ANY_IPV4
     if not pool.add_range(address, address, int(first), int(last), 0):

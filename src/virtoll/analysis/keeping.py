@@ -1,0 +1,121 @@
+"""A run made small enough to be kept in a repository: `virtoll keep RUNDIR DIR`.
+
+It is a run directory like any: plan and environment byte for byte, the records in gzip, each table of a trial with the
+rows that the analysis reads, packed tighter. What it lacks is told in its kept.json, and beside whatever is made of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from virtoll import __version__
+from virtoll.analysis import server, usage
+from virtoll.analysis.load import TABLES, Run, read_run
+from virtoll.errors import StoreError
+from virtoll.files import durable
+from virtoll.files.confined import expect_plain, inside, read_bounded
+from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
+from virtoll.record.store import MOST_BYTES, PACKED_LOG, RunDirectory
+from virtoll.record.tables import packed_tight
+
+_DOCUMENTS = ("study.json", "environment.json", "plan.json")
+_OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json
+_SAMPLED = ("outside", "inside")
+_LEFT_OUT = (
+    "what the monitor sampled and the report computes nothing of (outside.parquet, inside.parquet)",
+    "what virtoll, services and programs said (log.txt and other texts)",
+    "trials that were begun and never sealed",
+    "report/",
+)
+_Named = frozenset[tuple[str, str]]
+
+
+def keep(directory: Path, target: Path) -> Kept:
+    """Write the run in ``directory`` small to ``target``; what was left out.
+
+    It gets its name when it is whole. StoreError where there is no run or something is there already.
+    """
+    run = read_run(directory)
+    if os.path.lexists(target):
+        raise StoreError("already exists", where=str(target), remedy="name a directory that is not there yet")
+    begun = target.with_name(f".{target.name}.partial")
+    try:
+        shutil.rmtree(begun, ignore_errors=True)
+        durable.make_directories(begun)
+        kept = _write(run, begun)
+        durable.rename_tree(begun, target)
+    except OSError as error:
+        remedy = "make room or give write permission; the run itself is untouched"
+        raise StoreError(f"{error.strerror or error}", where=str(error.filename or target), remedy=remedy) from error
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+    return kept
+
+
+def _write(run: Run, target: Path) -> Kept:
+    for name in _documents(run.directory):
+        (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
+    (target / PACKED_LOG).write_bytes(gzip.compress(_log_of(run), mtime=0))
+    trials = target / "trials"
+    trials.mkdir()
+    for record in run.records:
+        for name, table in _tables(run, record):
+            directory = trials / record.trial.id
+            directory.mkdir(exist_ok=True)  # none is empty: a repository would not hold it
+            (directory / f"{name}.parquet").write_bytes(packed_tight(table))
+    kept = Kept(virtoll=__version__, left_out=list(_LEFT_OUT))
+    (target / KEPT).write_text(json.dumps(kept.model_dump(), indent=1) + "\n", encoding="utf-8")
+    return kept
+
+
+def _log_of(run: Run) -> bytes:
+    """The lines of the records that were read. StoreError where one has come since: the run is still under way."""
+    log = RunDirectory(run.directory).log
+    if log.count(b"\n") != len(run.records):
+        what = "a trial was sealed while it was read: the run is still under way"
+        raise StoreError(what, where=str(run.directory), remedy="keep it when it has ended")
+    return log
+
+
+def _documents(directory: Path) -> Iterator[str]:
+    yield from _DOCUMENTS
+    extensions = sorted(path.name for path in directory.glob("extension-*.json"))
+    yield from (name for name in (*_OTHERS, *extensions) if expect_plain(inside(directory, name)))
+
+
+def _tables(run: Run, record: TrialRecord) -> Iterator[tuple[str, pa.Table]]:
+    """What a trial has, of samples those series that the analysis reads."""
+    read = _read(run, record)
+    for name in TABLES:
+        table = run.table(record.trial.id, name)
+        if table is not None and name in _SAMPLED:
+            table = _of(table, read[name])
+        if table is not None and (table.num_rows or name not in _SAMPLED):
+            yield name, table
+
+
+def _read(run: Run, record: TrialRecord) -> dict[str, _Named]:
+    """The series of a trial's samples, by source and counter, that a metric is made of."""
+    condition, nothing = record.trial.condition, frozenset[tuple[str, str]]()
+    if PROBE in condition:
+        return {"outside": nothing, "inside": nothing}
+    if LEVEL in condition or LEVELS in run.given(condition):
+        return {"outside": usage.OUTSIDE | server.OUTSIDE, "inside": usage.INSIDE | server.INSIDE}
+    measured = record.measured
+    in_turns = measured is not None and measured.knee is None and len(usage.of_one_level(measured)) > 1
+    return {"outside": usage.OUTSIDE, "inside": nothing if in_turns else usage.INSIDE}
+
+
+def _of(table: pa.Table, series: _Named) -> pa.Table:
+    """The rows of these series, one series after the other: so they pack best."""
+    source, counter = (np.array(table[name].cast(pa.string()).to_pylist()) for name in ("source", "counter"))
+    parts = [table.filter(pa.array((source == one) & (counter == other))) for one, other in sorted(series)]
+    return pa.concat_tables(parts) if parts else table.slice(0, 0)

@@ -1,0 +1,134 @@
+"""A Xen domain's configuration (xl.cfg(5)), as a pure function of what the guest is to be; and its console."""
+
+from __future__ import annotations
+
+import os
+import re
+import termios
+import tty
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from virtoll.agent import FdStream
+from virtoll.agent.client import MARKER
+from virtoll.errors import PlatformError
+from virtoll.images.kernel import Kernel
+
+Type = Literal["pv", "pvh", "hvm"]
+
+KERNEL_ARGUMENTS = ("console=hvc0", "quiet", "panic=-1", "cryptomgr.notests")
+# A domain that has ended stays until it is destroyed: its console still holds what it said last.
+_ENDINGS = ("on_poweroff", "on_reboot", "on_watchdog", "on_crash")
+# HVM: no screen, and Xen's own network device alone, without an emulated one beside it.
+_HVM = ("nographic = 1", "vnc = 0", "sdl = 0", "xen_platform_pci = 1")
+# Seen with Linux 6.1: of a line that is longer than the guest's terminal's buffer (4096 bytes) parts are lost.
+LONGEST_REQUEST_BYTES = 3800
+_MIB = 1024**2
+_CHUNK_BYTES = 64 * 1024
+_MOST_LAST_BYTES = 4 * _MIB  # of what a console still holds; xenconsoled keeps 1 MiB of a domain's
+_ANSWER = b'{"id":'  # the agent's own lines on a console that carries the kernel's, too
+
+# Called by libxl in place of Xen's own script: the device is wired by the platform, which knows the lab.
+VIF_SCRIPT = b"""#!/bin/sh
+case $1 in online) exec xenstore-write "$XENBUS_PATH/hotplug-status" connected ;; esac
+"""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What a configuration depends on."""
+
+    type: Type
+    name: str
+    kernel: Kernel
+    vcpus: int
+    cpus: frozenset[int]  # of the machine, as Xen numbers them: where the vCPUs may run
+    memory_bytes: int
+    disk: Path  # an ext4 file; it becomes xvda
+    mac: str
+    vif_script: Path
+
+    @property
+    def memory_mib(self) -> int:
+        """Xen counts in whole MiB; a part of one is left out."""
+        return self.memory_bytes // _MIB
+
+
+def configuration(domain: Domain) -> str:
+    """The file for ``xl create``.
+
+    Its CPU quota is its number of vCPUs on as many CPUs: no cap is set, which the scheduler would enforce by stopping
+    a vCPU for parts of 10 ms.
+    """
+    nic = "type=vif," if domain.type == "hvm" else ""
+    lines = [
+        f"type = {quoted(domain.type)}",
+        f"name = {quoted(domain.name)}",
+        f"kernel = {quoted(str(domain.kernel.vmlinuz))}",
+        f"ramdisk = {quoted(str(domain.kernel.initramfs))}",
+        f"cmdline = {quoted(' '.join(KERNEL_ARGUMENTS))}",
+        f"vcpus = {domain.vcpus}",
+        f"cpus = {quoted(','.join(str(cpu) for cpu in sorted(domain.cpus)))}",
+        f"memory = {domain.memory_mib}",
+        f"maxmem = {domain.memory_mib}",
+        f"disk = [ {quoted(f'format=raw,vdev=xvda,access=rw,target={domain.disk}')} ]",
+        f"vif = [ {quoted(f'mac={domain.mac},{nic}script={domain.vif_script}')} ]",
+        *(f'{ending} = "preserve"' for ending in _ENDINGS),
+        *(_HVM if domain.type == "hvm" else ()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """A string of xl.cfg(5). PlatformError for what its lines, and the specifications in them, cannot hold."""
+    if re.search(r'["\\\x00-\x1f\x7f]', text):
+        raise PlatformError(
+            f"xl's configuration cannot hold {text!r}",
+            where="xl.cfg",
+            remedy="let VIRTOLL_STATE and VIRTOLL_CACHE name directories without quotes and control characters",
+        )
+    return f'"{text}"'
+
+
+class Console(FdStream):
+    """The terminal that xenconsoled offers for a domain's hvc0: the agent's lines, and the kernel's between them.
+
+    All that is not the agent's goes to ``log_fd``, which the caller closes later.
+    """
+
+    def __init__(self, terminal: str, log_fd: int, where: str, holder: int) -> None:
+        fd = os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            tty.setraw(fd, termios.TCSANOW)  # not the default, which throws away what was said already
+            super().__init__(fd, fd, where, holder)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._log_fd = log_fd
+
+    def receive_line(self, timeout_s: float) -> bytes:
+        """See `FdStream.receive_line`."""
+        line = super().receive_line(timeout_s)
+        if line and not line.startswith(_ANSWER) and not line.endswith(MARKER):
+            self._keep(line + b"\n")
+        return line
+
+    def drain(self) -> None:
+        """Keep what was said and nobody has read; it waits for nothing. Nothing of a stream that is closed."""
+        if self._closed:
+            return
+        with suppress(OSError):  # the terminal's other end is gone
+            kept_bytes = self._keep(bytes(self._pending))
+            while kept_bytes < _MOST_LAST_BYTES and (chunk := os.read(self._fd, _CHUNK_BYTES)):
+                kept_bytes += self._keep(chunk)
+
+    def _keep(self, data: bytes) -> int:
+        """Write to the log as much as it takes; a pipe takes all, unless its reader is gone."""
+        with suppress(OSError):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._log_fd, rest) :]
+        return len(data)
