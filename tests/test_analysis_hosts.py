@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from virtoll.analysis.audit import audited
-from virtoll.analysis.estimates import LEVEL, Floats, over_conditions, summarise
+from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions, summarise
 from virtoll.analysis.hosts import MANY, apart, by_host, over_hosts
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, OverHosts, rule_of
@@ -21,6 +22,10 @@ CHANCE = 3 * math.sqrt(0.05 * 0.95 / STUDIES)  # of a share of so many studies, 
 def hosts_of(count: int, blocks: int) -> tuple[str, ...]:
     """So many blocks on each host, each host's among the others'."""
     return tuple(f"h{block % count}" for block in range(count * blocks))
+
+
+def by_host_of(hosts: tuple[str, ...], logs: Floats) -> Mapping[str, Summary]:
+    return by_host(hosts, logs).each
 
 
 def logs_of(rng: np.random.Generator, hosts: tuple[str, ...], tolls: Floats, spreads: Floats) -> Floats:
@@ -50,9 +55,14 @@ def test_equal_hosts_have_nearly_the_interval_of_as_many_blocks_of_one() -> None
 
 
 @pytest.mark.parametrize("spreads", [(0.02, 0.02, 0.02), (0.01, 0.02, 0.08)], ids=["alike", "one is noisy"])
-@pytest.mark.parametrize("blocks", [3, 8])
-def test_with_few_hosts_the_interval_covers_the_mean_of_these(spreads: tuple[float, ...], blocks: int) -> None:
-    rng, hosts, tolls = np.random.default_rng(blocks), hosts_of(3, blocks), np.array([0.0, 0.1, 0.3])
+@pytest.mark.parametrize(
+    "blocks", [(2, 2, 2), (3, 3, 3), (8, 8, 8), (2, 8, 8), (8, 8, 2), (2, 20, 20)], ids=lambda blocks: str(blocks)
+)
+def test_with_few_hosts_the_interval_covers_the_mean_of_these(
+    spreads: tuple[float, ...], blocks: tuple[int, ...]
+) -> None:
+    rng, tolls = np.random.default_rng(sum(blocks)), np.array([0.0, 0.1, 0.3])
+    hosts = tuple(f"h{host}" for host, count in enumerate(blocks) for _ in range(count))
     missed = 0
     for _ in range(STUDIES):
         summary = over_hosts(hosts, logs_of(rng, hosts, tolls, np.array(spreads)), is_of_hosts=False)
@@ -79,7 +89,7 @@ def test_with_many_hosts_the_interval_covers_hosts_like_these_and_one_by_blocks_
 def test_hosts_that_are_alike_are_seldom_called_different(spreads: tuple[float, ...]) -> None:
     rng, hosts, alarms = np.random.default_rng(3), hosts_of(3, 8), 0
     for _ in range(STUDIES):
-        found = apart(by_host(hosts, logs_of(rng, hosts, np.full(3, 0.1), np.array(spreads))))
+        found = apart(by_host_of(hosts, logs_of(rng, hosts, np.full(3, 0.1), np.array(spreads))))
         assert found is not None
         alarms += found.p < 1 - LEVEL
     assert alarms / STUDIES <= 0.05 + CHANCE + 0.005, "Welch's test is an approximation"
@@ -89,7 +99,7 @@ def test_how_far_hosts_lie_apart_is_estimated_without_what_chance_makes_of_their
     rng, hosts = np.random.default_rng(4), hosts_of(4, 6)
     found = []
     for _ in range(STUDIES):
-        each = apart(by_host(hosts, logs_of(rng, hosts, rng.normal(0, 0.04, 4), np.full(4, 0.05))))
+        each = apart(by_host_of(hosts, logs_of(rng, hosts, rng.normal(0, 0.04, 4), np.full(4, 0.05))))
         assert each is not None
         found.append(each.deviation**2)
     assert math.sqrt(np.mean(found)) == pytest.approx(0.04, rel=0.1)
@@ -97,21 +107,52 @@ def test_how_far_hosts_lie_apart_is_estimated_without_what_chance_makes_of_their
 
 def test_hosts_that_differ_are_found() -> None:
     rng, hosts = np.random.default_rng(5), hosts_of(2, 5)
-    found = apart(by_host(hosts, logs_of(rng, hosts, np.array([0.05, 0.2]), np.full(2, 0.02))))
+    found = apart(by_host_of(hosts, logs_of(rng, hosts, np.array([0.05, 0.2]), np.full(2, 0.02))))
     assert found is not None
     assert found.p < 0.001
     assert found.deviation == pytest.approx(0.15 / math.sqrt(2), rel=0.3)
 
 
-def test_a_host_of_one_block_or_without_a_condition_has_no_part_in_the_mean() -> None:
-    nan = math.nan
-    logs = np.array([[0.1, 0.1], [0.2, 0.2], [9.0, 9.0], [0.3, nan], [0.4, nan]])
-    hosts = ("a", "a", "b", "c", "c")
-    assert set(by_host(hosts, logs)) == {"a", "b"}
-    summary = over_hosts(hosts, logs, is_of_hosts=False)
+NAN = math.nan
+
+
+def test_a_host_of_one_block_has_no_part_in_the_mean() -> None:
+    logs = np.array([[0.1, 0.1], [0.2, 0.2], [9.0, 9.0]])
+    summary = over_hosts(("a", "a", "b"), logs, is_of_hosts=False)
     assert summary is not None
     assert summary.mean == pytest.approx(0.15)
-    assert apart(by_host(hosts, logs)) is None
+    assert apart(by_host_of(("a", "a", "b"), logs)) is None
+
+
+def test_a_host_with_one_more_condition_does_not_silence_the_others() -> None:
+    """Three hosts at 1.6, 1.1 and 1.6; only the second one holds the second condition as well."""
+    logs = np.log([[1.6, NAN], [1.6, NAN], [1.1, 1.1], [1.1, 1.1], [1.6, NAN], [1.6, NAN]])
+    compared = by_host(("a", "a", "b", "b", "c", "c"), logs)
+    assert set(compared.each) == {"a", "b", "c"}
+    assert compared.conditions == (0,)
+    summary = over_hosts(("a", "a", "b", "b", "c", "c"), logs, is_of_hosts=False)
+    assert summary is not None
+    assert summary.mean == pytest.approx(math.log(1.6 * 1.1 * 1.6) / 3)
+
+
+def test_a_host_that_lost_conditions_is_left_out_where_that_keeps_more() -> None:
+    full = [[0.1, 0.2, 0.3, 0.4]] * 2
+    logs = np.array(full + full + full + [[9.0, NAN, NAN, NAN]] * 2)
+    compared = by_host(("a", "a", "b", "b", "c", "c", "d", "d"), logs)
+    assert set(compared.each) == {"a", "b", "c"}
+    assert compared.conditions == (0, 1, 2, 3)
+
+
+def test_many_hosts_that_each_lack_another_condition_are_compared_in_what_they_share() -> None:
+    logs = np.full((12, 7), 0.1)
+    for host in range(6):
+        logs[2 * host : 2 * host + 2, host] = NAN
+    hosts = tuple(f"h{block // 2}" for block in range(12))
+    compared = by_host(hosts, logs)
+    assert (len(compared.each), len(compared.conditions)) == (4, 3), (
+        "twelve of 36 cells, as also by three hosts in four"
+    )
+    assert over_hosts(hosts, logs, is_of_hosts=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +175,7 @@ def test_no_number_without_support(logs: list[list[float]], lacks: str | None) -
 
 
 def test_two_equal_blocks_have_no_p() -> None:
-    found = apart(by_host(("a", "a", "b", "b"), np.array([[0.1], [0.1], [0.2], [0.3]])))
+    found = apart(by_host_of(("a", "a", "b", "b"), np.array([[0.1], [0.1], [0.2], [0.3]])))
     assert found is not None
     assert math.isnan(found.p)
 

@@ -1,11 +1,12 @@
 """Blocks of several hosts: one mean over all of them, and how far the hosts lie apart.
 
-Each host has its own mean over its own blocks; all hosts weigh the same. What is the replicate depends on how many
-hosts were planned, and on nothing that was found (docs/METHODOLOGY.md says why):
+Each host has its own mean over its own blocks, of the same conditions as every other; all hosts weigh the same. What
+is the replicate depends on how many hosts were planned, and on nothing that was found (docs/METHODOLOGY.md says why):
 
 - few hosts: the block, within its host. The mean is of *these* hosts, and its error the root of the sum of squares of
-  theirs over their number, as of any stratified mean; degrees of freedom by Satterthwaite (Biometrics Bull. 2, 1946),
-  for hosts may scatter differently;
+  theirs over their number, as of any stratified mean. Degrees of freedom are Satterthwaite's (Biometrics Bull. 2, 1946),
+  for hosts may scatter differently; where one has fewer than `ENOUGH` blocks those of the host that has fewest, which
+  never promise too much (Hajek, Math. Proc. Cambridge Phil. Soc. 58, 1962);
 - `MANY` hosts or more: the host. Then the interval is of hosts like these, and holds how far they lie apart.
 """
 
@@ -16,51 +17,84 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from virtoll.analysis.estimates import Floats, Summary, over_conditions, summarise
 
 MANY = 5  # hosts: with four, an interval by hosts is 3.2 errors to either side, with five 2.8, with three 4.3
+ENOUGH = 4  # blocks of each host: with fewer, Satterthwaite's interval misses up to 8 % of what it says it misses 5 of
+
+Held = npt.NDArray[np.bool_]  # by condition
 
 
-def by_host(hosts: Sequence[str], logs: Floats) -> dict[str, Summary]:
-    """`over_conditions` of each host's rows of [block, condition], of the hosts that hold every condition that any of
-    them holds: a mean over fewer is of something else. ``hosts``: of each block, from the first on.
+@dataclass(frozen=True)
+class Compared:
+    """What a mean over hosts is of: each of the hosts holds each of the ``conditions`` (by their number)."""
+
+    each: Mapping[str, Summary]  # by host
+    conditions: tuple[int, ...]
+
+
+def by_host(hosts: Sequence[str], logs: Floats) -> Compared:
+    """Each host's `over_conditions` of its rows of [block, condition]. ``hosts``: of each block, from the first on.
+
+    A mean over other conditions is of something else, so where cells are missing, hosts or conditions are left out:
+    what keeps most cells stays, of equally many what keeps most hosts. That hangs on what is there, and not on how
+    large it is.
     """
     of_rows = np.array(hosts[: len(logs)])
-    held = np.isfinite(logs).any(axis=0)
+    rows = {host: logs[of_rows == host] for host in dict.fromkeys(hosts)}
+    held = {host: np.isfinite(mine).any(axis=0) for host, mine in rows.items()}
+    shared = _shared(list(held.values()), logs.shape[1])
     found: dict[str, Summary] = {}
-    for host in dict.fromkeys(hosts):
-        mine = logs[of_rows == host]
-        summary = over_conditions(mine) if mine.size else None
-        if summary is not None and np.isfinite(mine).any(axis=0)[held].all():
+    for host, mine in rows.items():
+        summary = over_conditions(mine[:, shared]) if shared.any() and held[host][shared].all() else None
+        if summary is not None:
             found[host] = summary
-    return found
+    return Compared(found, tuple(map(int, np.flatnonzero(shared))))
+
+
+def _shared(held: Sequence[Held], count: int) -> Held:
+    """The conditions under which most cells stay: those of one host, or those that the fullest hosts have in common."""
+    best, most = np.zeros(count, dtype=np.bool_), (0, 0)
+    fullest = sorted(held, key=lambda mine: -int(mine.sum()))
+    together = [np.logical_and.reduce(fullest[:n]) for n in range(1, len(fullest) + 1)]
+    for candidate in [*together, *held]:
+        if not candidate.any():
+            continue
+        hosts = sum(bool(mine[candidate].all()) for mine in held)
+        if (hosts * int(candidate.sum()), hosts) > most:
+            best, most = candidate, (hosts * int(candidate.sum()), hosts)
+    return best
 
 
 def over_hosts(hosts: Sequence[str], logs: Floats, *, is_of_hosts: bool) -> Summary | None:
     """The mean over hosts, of [block, condition]; None where nothing is known. ``is_of_hosts``: hosts are the
     replicate, and n is theirs; else blocks are, and a host of which a single block is known has no part in it.
     """
-    each = by_host(hosts, logs)
+    each = by_host(hosts, logs).each
     if not each:
-        whole = over_conditions(logs)
-        return None if whole is None else Summary(whole.mean, math.nan, whole.n)
+        return None
     if is_of_hosts:
         return summarise([summary.mean for summary in each.values()])
     known = [summary for summary in each.values() if summary.n > 1]
     if not known:
         means = [summary.mean for summary in each.values()]
         return Summary(float(np.mean(means)), math.nan, sum(summary.n for summary in each.values()))
-    error = math.sqrt(sum(summary.error**2 for summary in known)) / len(known)
-    below = sum(summary.error**4 / summary.freedom for summary in known)
-    total = sum(summary.freedom for summary in known)
-    freedom = sum(summary.error**2 for summary in known) ** 2 / below if below > 0 else total
     return Summary(
         mean=float(np.mean([summary.mean for summary in known])),
-        error=error,
+        error=math.sqrt(sum(summary.error**2 for summary in known)) / len(known),
         n=sum(summary.n for summary in known),
-        spread_of=freedom + 1,
+        spread_of=_freedom(known) + 1,
     )
+
+
+def _freedom(known: Sequence[Summary]) -> float:
+    least = min(summary.freedom for summary in known)
+    below = sum(summary.error**4 / summary.freedom for summary in known)
+    if len(known) < 2 or least + 1 < ENOUGH or below == 0:
+        return least
+    return sum(summary.error**2 for summary in known) ** 2 / below
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class OverHosts(Rule):
         if self.is_of_hosts:
             return "one host has no spread, needs at least 2" if summary.n < 2 else ""
         if not math.isfinite(summary.error):
-            return "no host has two blocks of it under all of its conditions"
+            return "no host has two blocks of it"
         return ""
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002

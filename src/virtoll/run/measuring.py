@@ -13,7 +13,7 @@ from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import Extension
+from virtoll.record.model import Arm, Extension
 from virtoll.record.store import RunDirectory
 from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm
+import numpy as np
+
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm
 from virtoll.analysis.hosts import MANY, Apart, apart, by_host
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import log_ratios
@@ -101,6 +103,7 @@ class _Row:
     arm: Arm
     metric: Metric
     each: Mapping[str, Summary]
+    lacking: tuple[str, ...]  # conditions that have no part in it, for not all of these hosts hold them
 
     @property
     def name(self) -> str:
@@ -128,8 +131,16 @@ def _compared(findings: Findings) -> list[_Row]:
         for arm in (arm for arm in findings.arms if arm.role != "baseline"):
             toll = findings.tolls(metric.name).total(arm)
             if toll is not None and toll.ratio is not None:
-                rows.append(_Row(arm, metric, by_host(matrix.hosts, logs[:, matrix.arms.index(arm), :])))
+                rows.append(_row(findings, arm, metric, logs[:, matrix.arms.index(arm), :]))
     return rows
+
+
+def _row(findings: Findings, arm: Arm, metric: Metric, logs: Floats) -> _Row:
+    matrix = findings.matrix
+    compared = by_host(matrix.hosts, logs)
+    lacking = set(map(int, np.flatnonzero(np.isfinite(logs).any(axis=0)))) - set(compared.conditions)
+    words = tuple(matrix.label(matrix.conditions[at], metric.name) for at in sorted(lacking))
+    return _Row(arm, metric, compared.each, words)
 
 
 def _tests(rows: list[_Row]) -> list[float]:
@@ -151,12 +162,13 @@ def _range(row: _Row) -> str:
 
 
 def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
-    """Which hosts have no part in a mean over all."""
+    """What has no part in a mean over all: hosts, and conditions."""
     least = 1 if len(hosts) >= MANY else 2
-    told = [
-        f"{row.name}: {join(missing)}"
-        for row in rows
-        if (missing := [host for host in hosts if host not in row.each or row.each[host].n < least])
-    ]
-    why = f"fewer than {least} blocks, or not all conditions" if least > 1 else "no block, or not all conditions"
+    told = []
+    for row in rows:
+        missing = [host for host in hosts if host not in row.each or row.each[host].n < least]
+        left = [join(missing)] * bool(missing) + [f"whatever is of {join(row.lacking)}"] * bool(row.lacking)
+        told += [f"{row.name}: {' and '.join(left)}"] * bool(left)
+    few = "fewer than 2 blocks" if least > 1 else "no block"
+    why = f"a host with {few}; where hosts do not all hold the same conditions, what keeps most of the trials stays"
     return f"No part in the mean over hosts ({why}): {'; '.join(told)}." if told else ""
