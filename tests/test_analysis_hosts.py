@@ -55,9 +55,7 @@ def test_equal_hosts_have_nearly_the_interval_of_as_many_blocks_of_one() -> None
 
 
 @pytest.mark.parametrize("spreads", [(0.02, 0.02, 0.02), (0.01, 0.02, 0.08)], ids=["alike", "one is noisy"])
-@pytest.mark.parametrize(
-    "blocks", [(2, 2, 2), (3, 3, 3), (8, 8, 8), (2, 8, 8), (8, 8, 2), (2, 20, 20)], ids=lambda blocks: str(blocks)
-)
+@pytest.mark.parametrize("blocks", [(2, 2, 2), (3, 3, 3), (8, 8, 8), (2, 8, 8), (8, 8, 2), (2, 20, 20)], ids=str)
 def test_with_few_hosts_the_interval_covers_the_mean_of_these(
     spreads: tuple[float, ...], blocks: tuple[int, ...]
 ) -> None:
@@ -149,9 +147,7 @@ def test_many_hosts_that_each_lack_another_condition_are_compared_in_what_they_s
         logs[2 * host : 2 * host + 2, host] = NAN
     hosts = tuple(f"h{block // 2}" for block in range(12))
     compared = by_host(hosts, logs)
-    assert (len(compared.each), len(compared.conditions)) == (4, 3), (
-        "twelve of 36 cells, as also by three hosts in four"
-    )
+    assert (len(compared.each), len(compared.conditions)) == (4, 3), "twelve of the 36 cells"
     assert over_hosts(hosts, logs, is_of_hosts=True) is not None
 
 

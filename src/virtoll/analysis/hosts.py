@@ -4,9 +4,9 @@ Each host has its own mean over its own blocks, of the same conditions as every 
 is the replicate depends on how many hosts were planned, and on nothing that was found (docs/METHODOLOGY.md says why):
 
 - few hosts: the block, within its host. The mean is of *these* hosts, and its error the root of the sum of squares of
-  theirs over their number, as of any stratified mean. Degrees of freedom are Satterthwaite's (Biometrics Bull. 2, 1946),
-  for hosts may scatter differently; where one has fewer than `ENOUGH` blocks those of the host that has fewest, which
-  never promise too much (Hajek, Math. Proc. Cambridge Phil. Soc. 58, 1962);
+  theirs over their number, as of any stratified mean. Degrees of freedom are Satterthwaite's (Biometrics Bull. 2,
+  1946), for hosts may scatter differently; where one has fewer than `ENOUGH` blocks those of the host that has
+  fewest, which never promise too much (Hajek, Select. Transl. Math. Stat. Prob. 2, 1962);
 - `MANY` hosts or more: the host. Then the interval is of hosts like these, and holds how far they lie apart.
 """
 
