@@ -21,11 +21,14 @@ from virtoll import cli
 from virtoll.cli import common
 from virtoll.errors import PlatformError
 from virtoll.fakes import fake_environment
+from virtoll.files import durable
 from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.lock import exclusive
 from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.run import alone, cluster, environment, hosting
+from virtoll.run.fleet import Answer
 from virtoll.run.hosting import Order
 from virtoll.run.trusted import settle
 from yard import PATIENCE_S, SMALL, Yard, environment_here
@@ -381,7 +384,7 @@ def test_a_lost_scheduler_loses_nothing_sealed_and_another_goes_on(yard: Yard, c
 
 def test_an_order_that_no_scheduler_carries_any_more_is_lost(yard: Yard) -> None:
     yard.start("node1")
-    orders = cluster.DaskCluster(yard.address, None, "run")
+    orders = cluster.DaskCluster(yard.address, yard.tls, "run")
     yard.lose_scheduler()
     while orders._client.status == "running":
         time.sleep(0.01)
@@ -442,6 +445,8 @@ def test_a_run_of_hosts_goes_on_by_hosts_and_one_of_this_machine_here(yard: Yard
     assert "this run is measured by node1" in told(capsys)
     assert yard.go_on("--blocks", "9") == 2
     assert "a run of several hosts is not extended" in told(capsys)
+    assert yard.go_on("--budget", "1m") == 2
+    assert "--budget: that is for a run on one machine" in told(capsys)
     assert yard.go_on() == 0, "all is done: its report is built again"
 
 
@@ -452,7 +457,7 @@ def test_a_run_of_hosts_goes_on_by_hosts_and_one_of_this_machine_here(yard: Yard
     ("answer", "said"),
     [
         (b"", "which end within their heading"),
-        (b"\xff" * 100, "which end within their heading"),
+        (b"\xff" * 100, "a heading of 18,446,744,073,709,551,615 B"),
         ("text", "a str, and no bytes"),
         (b"\0" * 7 + b"\2{}", "no heading of trials"),
     ],
@@ -471,6 +476,89 @@ def test_garbage_is_no_trial_and_its_host_is_not_asked_again(
     assert said in bad.reason
     assert by_status(records) == {"valid": 9, "failed": 1}
     assert "8 trials left; node2: what its host" in told(capsys)
+
+
+def test_a_refusal_is_kept_in_bounds_and_without_orders_to_a_terminal(yard: Yard, capsys: Any) -> None:
+    """One host's words must not grow a run past what can be read again."""
+    yard.instead["node2", "perform"] = hosting.Refusal(refused="\x1b[2J" + "x" * 1_000_000).model_dump_json().encode()
+    yard.start("node1", "node2")
+    assert yard.run() == 1
+    (bad,) = [record for record in yard.run_directory.records() if record.status != "valid"]
+    assert bad.reason.startswith("interrupted: node2: \ufffd[2Jxxx")
+    assert len(bad.reason) < 3000
+    assert "\x1b" not in "".join(capsys.readouterr())
+
+
+def test_what_a_host_says_first_is_printed_without_orders_to_a_terminal(yard: Yard, capsys: Any) -> None:
+    yard.instead["node2", "look"] = hosting.Refusal(refused="\x1b]0;mine\x07").model_dump_json().encode()
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    said = capsys.readouterr()
+    assert "node2 does not take part: \ufffd]0;mine\ufffd" in said.out + said.err
+    assert "\x1b" not in said.out + said.err
+
+
+def test_an_interrupt_between_a_seal_and_its_notice_seals_nothing_twice(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sealed = RunDirectory.seal, []
+
+    def seal(self: RunDirectory, record: TrialRecord) -> None:
+        real(self, record)
+        if self.path == yard.out:  # and no host's own
+            sealed.append(record.trial.id)
+            if len(sealed) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "seal", seal)
+    yard.start("node1", "node2")
+    assert yard.run() == 130
+    monkeypatch.setattr(RunDirectory, "seal", real)
+    ids = [record.trial.id for record in yard.run_directory.records()]
+    assert len(ids) == len(set(ids))
+    assert yard.go_on() == 0
+    assert by_status(yard.run_directory.records())["valid"] == 18
+
+
+def test_a_trial_is_there_for_good_before_its_host_is_asked(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, real = [], durable.sync
+
+    def sync(path: Path) -> None:
+        synced.append((path.name, len(list(path.iterdir())) if path.is_dir() else 0))
+        real(path)
+
+    monkeypatch.setattr(durable, "sync", sync)
+    yard.before = lambda trial: synced.append((trial.id, 0))
+    yard.start("node1")
+    assert yard.run() == 0
+    at = [name for name, _ in synced]
+    for number, record in enumerate(yard.run_directory.records(), 1):
+        assert ("trials", number) in synced[: at.index(record.trial.id)]
+
+
+def test_a_worker_that_leaves_with_its_answer_holds_nobody_up(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it did is done, as the scheduler knows, and its bytes never come."""
+    asked: list[str] = []
+    monkeypatch.setattr(cluster, "_LOOK_S", 0.1)
+
+    class Never:
+        status, key = "finished", "an order"
+
+        def result(self, timeout: float) -> bytes:
+            asked.append(str(timeout))
+            if len(asked) == 2:
+                yard.kill("node1")
+            raise TimeoutError
+
+    yard.start("node1", "node2")
+    orders = cluster.DaskCluster(yard.address, yard.tls, "run")
+    monkeypatch.setattr(orders._client, "nbytes", lambda *_, **__: {})
+    while True:
+        said = orders._answered(cluster._Came("node1", Never()))
+        if "left" in said.lost:
+            break
+    assert said == Answer("node1", lost="its worker has left with its answer")
+    orders.close()
 
 
 def test_too_much_is_not_even_fetched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

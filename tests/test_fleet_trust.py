@@ -16,7 +16,7 @@ from virtoll import cli
 from virtoll.errors import HostError, TrialError
 from virtoll.fakes import fake_environment
 from virtoll.record.model import Arm, PlannedTrial, TrialRecord
-from virtoll.run import environment, handed, trusted
+from virtoll.run import environment, handed, trusted, worker
 from virtoll.run.fleet import Answer, read
 from virtoll.run.handed import Handed, collected, packed, spool_in, unpacked
 from virtoll.run.hosting import Hosting, Offer, Ready
@@ -118,14 +118,13 @@ def test_a_stranger_gets_no_word_with_our_scheduler(yard_of: Made, ours: Authori
 @pytest.mark.parametrize(
     ("address", "tls", "why"),
     [
-        ("tcp://192.0.2.1:8786", None, "tcp:// is neither secret"),
-        ("tcp://0.0.0.0:8786", None, "tcp:// is neither secret"),
+        ("tcp://192.0.2.1:8786", None, "tcp:// asks nobody"),
+        ("tcp://127.0.0.1:8786", None, "tcp:// asks nobody"),
         ("tls://127.0.0.1:8786", None, "tls:// needs certificates"),
         ("tls://127.0.0.1", Path("/nowhere"), "no host and port"),
         ("tls://127.0.0.1:8786", Path("/nowhere"), "not there: /nowhere/ca.pem, /nowhere/cert.pem, /nowhere/key.pem"),
         ("127.0.0.1:8786", None, "no address of a scheduler"),
         ("ws://127.0.0.1:8786", None, "no address of a scheduler"),
-        ("tcp://no-such-host.invalid:1", None, "no such host"),
     ],
 )
 def test_an_address_that_will_not_do_is_refused(address: str, tls: Path | None, why: str) -> None:
@@ -141,14 +140,14 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_told_in_words(
-    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ours: Authority, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trusted, "REACH_S", 0.5)
     with socket.socket() as taken:  # bound and not listening: nobody else gets the port meanwhile
         taken.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        address, tls = f"tls://127.0.0.1:{taken.getsockname()[1]}", str(ours.host("asks nobody"))
         with pytest.raises(SystemExit) as end:
-            cli.main(["run", "proxy", "--quick", "--cluster", address, "--out", str(tmp_path / "run")])
+            cli.main(["run", "proxy", "--quick", "--cluster", address, "--tls", tls, "--out", str(tmp_path / "run")])
     assert end.value.code == 3
     said = words(capsys)
     assert f"{address}: nobody answers as it should" in said
@@ -238,6 +237,83 @@ def test_more_than_a_message_holds_is_a_trial_that_failed(tmp_path: Path, monkey
     assert "its 1 raw files hold 1,000 B, which is more than a host hands back" in second.record.reason
     with pytest.raises(TrialError, match="and a turn's trials are at most 3,000"):
         unpacked(b"x" * 3001, [trial_of(1)])
+
+
+def test_a_file_of_no_plain_name_is_a_trial_that_failed_and_no_message_that_is_refused(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path / "spool")
+    for number, name in ((1, "_odd name.txt"), (2, "log.txt")):
+        (spool.trial_directory(trial_of(number)) / name).write_bytes(b"x")
+        spool.seal(sealed(number))
+    turn = [trial_of(1), trial_of(2)]
+    first, second = unpacked(packed(collected(spool, turn)), turn)
+    assert first.files == {}
+    assert "a raw file is called '_odd name.txt', which is no plain name" in first.record.reason
+    assert second.files == {"log.txt": b"x"}
+
+
+def test_certificates_that_may_not_be_read_are_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_file(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    with pytest.raises(HostError, match="cannot be looked at: Permission denied"):
+        security("tls://127.0.0.1:8786", Path("/root/tls"))
+
+
+def test_two_hosts_of_one_name_are_told_what_to_do() -> None:
+    def do() -> None:
+        raise RuntimeError("Unexpected error") from ValueError("name taken, node1")
+
+    with pytest.raises(HostError, match="another host is called so already") as caught:
+        worker._in_words(do, "tls://127.0.0.1:8786")
+    assert caught.value.problem.remedy == "call this one otherwise: --name NAME"
+
+
+class _Stays:
+    """What is held for a run, and cannot be given up."""
+
+    run, stage = "ours", None
+
+    def __init__(self, error: BaseException) -> None:
+        self._error, self.stack = error, self
+
+    def answer(self, _order: object) -> bytes:
+        raise self._error
+
+    def close(self) -> None:
+        raise HostError("a mount is busy")
+
+
+def held_by(error: BaseException) -> Hosting:
+    made = Hosting("node1")
+    made._session = _Stays(error)  # type: ignore[assignment]
+    return made
+
+
+PERFORM = b'{"run": "ours", "kind": "perform"}'
+
+
+def test_an_interrupt_is_not_lost_where_undoing_fails(capsys: Any) -> None:
+    """Else Ctrl-C at a worker would be an answer like any other, and the worker go on."""
+    with pytest.raises(KeyboardInterrupt):
+        held_by(KeyboardInterrupt()).answer(PERFORM)
+    assert "node1: not all was undone: a mount is busy" in capsys.readouterr().err
+
+
+def test_what_could_not_be_undone_is_told_with_the_refusal() -> None:
+    said = held_by(HostError("it is broken")).answer(PERFORM).decode()
+    assert "it is broken; and not all was undone: a mount is busy" in said
+
+
+def test_an_interrupt_that_was_swallowed_leaves_no_deaf_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_ARRIVES_S", 0.0)
+    sent: list[str] = []
+    executor = worker.OneByOne(lambda: sent.append("interrupt"))
+    for _ in range(2):
+        executor.submit(executor.cut_short)
+    executor.submit(executor._queue.put, None)
+    executor.run()
+    assert sent == ["interrupt", "interrupt"]
 
 
 @given(st.binary(max_size=200) | st.none() | st.integers() | st.just(b'{"refused": ') | st.just(b'{"refused": 3}'))

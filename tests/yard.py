@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from authority import Authority
 from on_fakes import STUDY, on_fakes
 from virtoll import cli
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -81,6 +82,8 @@ class Yard:
     _all: list[Host] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.tls is None:
+            self.tls = Authority.made(self.directory / "authority").host("all of them")
         on_fakes(self.monkeypatch, {})
 
         @contextmanager
@@ -96,6 +99,7 @@ class Yard:
         self.monkeypatch.setattr(hosting, "_HOSTINGS", {})
         self.monkeypatch.setattr(hosting, "hosting", self.hosting)
         self.monkeypatch.setattr(worker, "hosting", self.hosting)
+        self.monkeypatch.setattr(worker, "_ARRIVES_S", 0.0)  # no interrupt is on its way (`start`)
         self.hostings: dict[str, Hosting] = {}
         settle()
         self.start_scheduler()
@@ -105,8 +109,7 @@ class Yard:
         return self.hostings.setdefault(name, _Told(name, self))
 
     def start_scheduler(self) -> None:
-        scheme = "tcp" if self.tls is None else "tls"
-        self.scheduler = self.loop.do(_made(worker.scheduler, f"{scheme}://127.0.0.1:0", self.tls))
+        self.scheduler = self.loop.do(_made(worker.scheduler, "tls://127.0.0.1:0", self.tls))
 
     @property
     def address(self) -> str:
@@ -115,6 +118,9 @@ class Yard:
     def start(self, *names: str) -> None:
         """Workers of these names."""
         for name in names:
+            for killed in (host for host in self._all if host.name == name):
+                killed.executor.shutdown()
+                killed.thread.join(PATIENCE_S)  # of a killed process it would be gone with all it held
             executor = worker.OneByOne(lambda: None)  # a thread that is not the main one cannot be interrupted
             thread = threading.Thread(target=worker.carry_out, args=(executor, name), daemon=True)
             thread.start()
@@ -147,9 +153,8 @@ class Yard:
         return self.virtoll("run", str(self.out), *options)
 
     def virtoll(self, *words: str) -> int:
-        tls = [] if self.tls is None else ["--tls", str(self.tls)]
         with pytest.raises(SystemExit) as end:
-            cli.main([*words, "--cluster", self.address, *tls])
+            cli.main([*words, "--cluster", self.address, "--tls", str(self.tls)])
         assert isinstance(end.value.code, int)
         return end.value.code
 

@@ -194,11 +194,13 @@ class Matrix:
         if self.censored(metric, arm, condition)[0]:
             return None
         values = self.values(metric)[:, self.arms.index(arm), self._number[condition]]
-        return self.mean(values, metric) if np.isfinite(values).any() else None
+        return self.mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
 
-    def mean(self, values: Floats, metric: str) -> Estimate:
-        """The mean of one value a block, in a metric's unit; over hosts where there are several. ValueError of none."""
-        unit, hosts = self.metrics[metric].unit, self.hosts
+    def mean(self, values: Floats, unit: str) -> Estimate:
+        """The mean of one value a block, nan where there is none; over hosts where there are several. ValueError of
+        no value at all.
+        """
+        hosts = self.hosts
         if len(set(hosts)) < 2:
             return mean(values, unit)
         summary = over_hosts(hosts, values[:, None], is_of_hosts=len(set(hosts)) >= MANY)

@@ -127,10 +127,11 @@ class RunDirectory:
             )
 
     def trial_directory(self, trial: PlannedTrial) -> Path:
-        """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
+        """A new directory for a trial's raw data, there for good; without a sealed record it marks a killed run."""
         path = inside(self.path, "trials", trial.id)
         with _as_store_error(path):
             path.mkdir()
+            durable.sync(path.parent)
         return path
 
     def seal(self, record: TrialRecord) -> None:

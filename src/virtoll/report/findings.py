@@ -281,7 +281,8 @@ class Findings:
             return None
         means = np.full(len(values), np.nan)
         means[seen] = np.nanmean(values[seen], axis=1)
-        return self.matrix.mean(means, metric).with_method("mean over blocks of the mean over conditions, t interval")
+        unit = self.matrix.metrics[metric].unit
+        return self.matrix.mean(means, unit).with_method("mean over blocks of the mean over conditions, t interval")
 
     def reason(self, metric: str) -> str:
         """Why a metric has no value in any valid trial; "" where it has one, or there is no such trial."""

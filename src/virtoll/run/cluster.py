@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from virtoll.run.hosting import answer
 from virtoll.run.trusted import KEPT, MARK, REACH_S, SETTINGS, reach, remedy_of, security, settle, unreached
 
 _MUST = ("distributed.scheduler.allowed-failures", "distributed.scheduler.work-stealing")
-_LOOK_S = 2.0  # how often it is looked whether those who are at work are still there
+_LOOK_S = 2.0  # how often it is looked whether those who are at work, or hand over what they did, are still there
 _HANDOVER_S = 120.0  # for the bytes of a turn that is over
 
 
@@ -114,9 +115,28 @@ class DaskCluster:
             size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
             if size > MOST_BYTES:
                 return Answer(came.host, data=b"", lost=f"its answer is {size:,} B: more than any host hands back")
-            return Answer(came.host, data=future.result(timeout=_HANDOVER_S))
+            return self._handed_over(came)
         except Exception as error:
             return Answer(came.host, lost=f"its answer did not arrive: {type(error).__name__}: {error}")
+
+    def _handed_over(self, came: _Came) -> Answer:
+        """The bytes of an answer, from the worker that holds it: while that one is there, and for so long."""
+        deadline_s = time.monotonic() + _HANDOVER_S
+        while True:
+            try:
+                return Answer(came.host, data=came.future.result(timeout=_LOOK_S))
+            except TimeoutError:
+                if not self._is_there(came.host):
+                    return Answer(came.host, lost="its worker has left with its answer")
+                if time.monotonic() > deadline_s:
+                    raise
+
+    def _is_there(self, host: str) -> bool:
+        """Whether the scheduler still knows its worker; true as well where the scheduler does not say."""
+        try:
+            return self._hosts[host] in self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception:
+            return self._client.status == "running"
 
     def _gone(self) -> Answer | None:
         """One that is at work and has left the scheduler without a word."""
@@ -124,11 +144,7 @@ class DaskCluster:
         if self._client.status != "running":  # it may come back, but not what it knew of our orders
             host, _ = self._at_work.popitem()
             return Answer(host, lost=self._no_scheduler)
-        try:
-            there = set(self._client.scheduler_info(n_workers=-1)["workers"])
-        except Exception:
-            return None  # it is about to be gone, or to answer
-        left = next((host for host in self._at_work if self._hosts[host] not in there), None)
+        left = next((host for host in self._at_work if not self._is_there(host)), None)
         if left is None:
             return None
         del self._at_work[left]

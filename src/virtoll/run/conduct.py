@@ -96,6 +96,8 @@ def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
         return [Problem("this run is of one machine, and goes on there", "--cluster", remedy)] * bool(request.cluster)
     if request.blocks is not None and request.blocks != plan.blocks:
         return [Problem("a run of several hosts is not extended", "--blocks", "leave it out, or begin a new run")]
+    if request.cluster is not None and request.budget_s is not None:
+        return [Problem("that is for a run on one machine", "--budget", "leave it out; Ctrl-C ends a run at any time")]
     if request.cluster is None and not request.dry_run:
         what, remedy = f"this run is measured by {', '.join(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
         return [Problem(what, request.study, remedy)]

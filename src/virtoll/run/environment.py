@@ -73,7 +73,7 @@ def describe(
         **calibrations.noted(machine),
     }
     return Environment(
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         virtoll=__version__,
         comparable=comparable,
         notes=notes,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from virtoll import __version__
 from virtoll.errors import HostError
+from virtoll.plain import printable
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm, Environment, HostName, SkippedArm
 from virtoll.run import environment
@@ -19,6 +20,7 @@ from virtoll.study import document
 from virtoll.study.model import Study
 
 OPTION = "--cluster"
+_MOST_TOLD = 2000  # characters of what a host says of itself
 # What of an environment may be another on each host: the rest decides what is measured.
 _OF_A_HOST = ("machine", "tuned")
 _CLOCKS_APART_S = 1.0  # beyond which it is told how far a host's time of day is from ours
@@ -102,7 +104,7 @@ class Fleet:
         self._expect_some("no host can measure this")
         arms, skipped = _common({host: offers[host] for host in self.hosts})
         for entry in skipped:
-            self.say(f"not measured: {entry.arm.label}: {entry.reason.splitlines()[0]}")
+            self.say(printable(f"not measured: {entry.arm.label}: {(entry.reason.splitlines() or [''])[0]}"))
         return arms, skipped
 
     def prepare(self, arms: Sequence[Arm], skipped: Sequence[SkippedArm]) -> dict[str, Ready]:
@@ -160,13 +162,14 @@ class Fleet:
         self.cluster.next()
 
     def _leave_out(self, host: str, why: str) -> None:
+        why = heard(why)
         self.refused[host] = why
         self.hosts = [each for each in self.hosts if each != host]
-        self.say(f"{host} does not take part: {why}")
+        self.say(f"{printable(host)} does not take part: {why}")
 
     def _expect_some(self, what: str) -> None:
         if not self.hosts:
-            each = "".join(f"\n  {host}: {why}" for host, why in self.refused.items())
+            each = "".join(f"\n  {printable(host)}: {why}" for host, why in self.refused.items())
             raise HostError(f"{what}{each}", where=OPTION, remedy="mend that, or start workers on other hosts")
 
 
@@ -186,11 +189,16 @@ def read(said: Answer, model: type[_Said]) -> _Said:
 
 
 def refusal(data: bytes) -> str | None:
-    """Why an order was not carried out, in one paragraph; None where it was."""
+    """Why an order was not carried out, as can be printed and kept; None where it was."""
     try:
-        return Refusal.model_validate_json(data).refused if data.startswith(b'{"refused"') else None
-    except ValidationError:
+        return heard(Refusal.model_validate_json(data).refused) if data.startswith(b'{"refused"') else None
+    except (ValidationError, RecursionError):
         return "it refuses, and does not say why"
+
+
+def heard(text: str) -> str:
+    """What a host says, as it can be printed and kept: no more than ever helps, and nothing that a terminal obeys."""
+    return printable(text if len(text) <= _MOST_TOLD else f"{text[:_MOST_TOLD]} ... ({len(text):,} characters)")
 
 
 def _is_name(host: str) -> bool:
@@ -208,7 +216,7 @@ def _common(offers: Mapping[str, Offer]) -> tuple[list[Arm], list[SkippedArm]]:
     skipped: dict[str, SkippedArm] = {}
     for host, offer in offers.items():
         for entry in offer.skipped:
-            skipped.setdefault(entry.arm.label, SkippedArm(arm=entry.arm, reason=f"{host}: {entry.reason}"))
+            skipped.setdefault(entry.arm.label, SkippedArm(arm=entry.arm, reason=f"{host}: {heard(entry.reason)}"))
     order = [arm.label for arm in first.arms] + [label for label in known if label not in {a.label for a in first.arms}]
     return [known[label] for label in order if label not in skipped], list(skipped.values())
 

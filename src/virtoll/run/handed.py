@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from virtoll.errors import TrialError
 from virtoll.plain import printable
@@ -20,11 +20,13 @@ from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 
 MOST_BYTES = 512 * 1024**2  # of one message: what all trials of a turn may hand back
+MOST_HEADING_BYTES = 16 * 1024**2  # of it: a hundred times what the records of a long turn take
 MOST_FILES = 100  # of a trial
 _LENGTH = 8
 
 # What a trial may have in its directory: nothing hidden, and nothing in a directory of its own.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
+_NAMES = TypeAdapter(FileName)
 
 
 class _Trial(BaseModel):
@@ -51,15 +53,18 @@ class Handed:
 def collected(spool: RunDirectory, turn: Sequence[PlannedTrial]) -> list[Handed]:
     """What a spool (a run directory in all but its plan) holds of a turn, whose trials are all sealed in it.
 
-    Raw files beyond what one message holds are not sent: their trials failed, and say so.
+    Raw files beyond what one message holds, or of names that are none of virtoll's, are not sent: their trials failed,
+    and say so.
     """
     records = {record.trial.id: record for record in spool.records()}
     found, room = [], MOST_BYTES // 2  # the rest is for the records
     for trial in turn:
         paths = sorted(path for path in (spool.path / "trials" / trial.id).iterdir() if path.is_file())
         size = sum(path.stat().st_size for path in paths)
-        if size > room or len(paths) > MOST_FILES:
+        odd = [path.name for path in paths if not _is_plain(path.name)]
+        if odd or size > room or len(paths) > MOST_FILES:
             what = f"its {len(paths)} raw files hold {size:,} B, which is more than a host hands back of a turn"
+            what = f"a raw file is called {odd[0]!r}, which is no plain name" if odd else what
             record = records[trial.id]
             failed = TrialRecord(trial=trial, status="failed", reason=what, started_at=record.started_at)
             found.append(Handed(failed, {}))
@@ -67,6 +72,14 @@ def collected(spool: RunDirectory, turn: Sequence[PlannedTrial]) -> list[Handed]
         room -= size
         found.append(Handed(records[trial.id], {path.name: path.read_bytes() for path in paths}))
     return found
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        _NAMES.validate_python(name)
+    except ValidationError:
+        return False
+    return True
 
 
 def packed(handed: Sequence[Handed]) -> bytes:
@@ -91,6 +104,8 @@ def unpacked(message: object, turn: Sequence[PlannedTrial]) -> list[Handed]:
     if len(message) > MOST_BYTES:
         raise _unreadable(f"{len(message):,} B, and a turn's trials are at most {MOST_BYTES:,}")
     head = int.from_bytes(message[:_LENGTH], "big")
+    if head > MOST_HEADING_BYTES:
+        raise _unreadable(f"a heading of {head:,} B, and the records of a turn are at most {MOST_HEADING_BYTES:,}")
     if len(message) < _LENGTH + head:
         raise _unreadable(f"{len(message):,} B, which end within their heading")
     try:

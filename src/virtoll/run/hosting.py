@@ -7,6 +7,7 @@ wired. Nothing is kept: the one who seals is far away (`virtoll.run.over_hosts`)
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 import traceback
 from contextlib import ExitStack
@@ -30,6 +31,8 @@ from virtoll.run.execute import run_turn
 from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.trial.notes import Experiment
+
+_MOST_TOLD = 4000  # characters of why an order cannot be carried out
 
 
 class Order(BaseModel):
@@ -97,11 +100,21 @@ class Hosting:
                 return b""
             return self._session.answer(order)
         except BaseException as error:
-            if not isinstance(error, _BusyError):
-                self.end()
+            left = None if isinstance(error, _BusyError) else self._failed_to_end()
             if not isinstance(error, Exception) or is_being_tidied_up_after():
+                if left is not None:
+                    print(f"virtoll: {self._name}: not all was undone: {left}", file=sys.stderr)
                 raise
-            return Refusal(refused=_told(error)).model_dump_json().encode()
+            why = _told(error) + (f"; and not all was undone: {left}" if left is not None else "")
+            return Refusal(refused=why[:_MOST_TOLD]).model_dump_json().encode()
+
+    def _failed_to_end(self) -> Exception | None:
+        """End the session; why not all of it could be undone. An interrupt is not lost in that."""
+        try:
+            self.end()
+        except Exception as error:
+            return error
+        return None
 
     def end(self, run: str | None = None) -> None:
         """Undo all that is left of the session (of this ``run``), and give the host up."""

@@ -22,7 +22,7 @@ from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import Guarded, in_turn, seal_killed
-from virtoll.run.fleet import Answer, Cluster, Fleet, needs_dask, refusal
+from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
 from virtoll.run.handed import unpacked
 from virtoll.run.hosting import Order, Ready
 from virtoll.run.measuring import finish
@@ -86,7 +86,7 @@ def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], not
     comparable = _alike([each.comparable for each in there.values()])
     own = {host: _rest(each.comparable, comparable) for host, each in there.items()}
     return Environment(
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         virtoll=first.virtoll,
         comparable={**comparable, "hosts": own},
         notes={key: value for key, value in notes.items() if value},
@@ -190,10 +190,10 @@ class _Measuring:
         host = said.host
         if host not in self._asked:
             return False  # it has said its last
-        lost = said.lost or (refusal(said.data) if isinstance(said.data, bytes) else None)
+        lost = heard(said.lost) or (refusal(said.data) if isinstance(said.data, bytes) else None)
         if lost:
             self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}")
-            self.lost[host] = lost.splitlines()[0]
+            self.lost[host] = (lost.splitlines() or [lost])[0]
             return False
         if self._keep(host, said.data) and self._turns[host] and self.reporter.is_heard:
             self._give(host, self._turns[host].popleft())
@@ -229,14 +229,15 @@ class _Measuring:
             for name, content in each.files.items():
                 self.directory.write_raw(each.record.trial, name, content)
             self.directory.seal(each.record)
-            turn.remove(each.record.trial)
             self.reporter.trial_sealed(each.record)
+        turn.clear()
         return True
 
     def _seal_undone(self, host: str, why: str) -> None:
-        """Those that a host had been asked for are failed, and never unknown."""
+        """Those that a host had been asked for are failed, and never unknown; what is sealed already stays so."""
         asked = self._asked.pop(host)
-        for trial in asked.turn:
+        sealed = {record.trial.id for record in self.directory.records()} if asked.turn else set()
+        for trial in (trial for trial in asked.turn if trial.id not in sealed):
             record = TrialRecord(trial=trial, status="failed", reason=why, started_at=asked.at)
             self.directory.seal(record)
             self.reporter.trial_sealed(record)

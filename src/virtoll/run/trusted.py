@@ -1,15 +1,14 @@
 """Who may speak to whom in a fleet, and Dask as it is used here.
 
 Of Dask distributed there is what carries orders and answers, and tells who is gone. What it does beyond that is
-switched off: no task is run twice, stolen, or run beside another, and nothing listens but what was named. Beyond this
-machine all is TLS with certificates on both sides; other than in Dask itself, a certificate must name its host.
+switched off: no task is run twice, stolen, or run beside another, and nothing listens but what was named. All is TLS
+with certificates on both sides, on one machine too, where any user may connect; other than in Dask itself, a
+certificate must name its host. Whoever has one is trusted: what Dask carries may be code (pickle).
 """
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -57,20 +56,16 @@ class _Named(distributed.Security):
 
 
 def security(address: str, tls: Path | None) -> distributed.Security:
-    """What an address asks for. HostError for one without TLS beyond this machine, and where certificates are missing.
+    """What an address asks for. HostError for one without TLS, and where certificates are missing.
 
     ``tls``: the directory of ca.pem (who signs for the fleet), cert.pem and key.pem (of this host).
     """
     scheme, found, rest = address.partition("://")
     if scheme == "tcp" and found:
-        host, _ = host_and_port(address, rest)
-        if not all(ipaddress.ip_address(each).is_loopback for each in _resolved(host, address)):
-            raise HostError(
-                "tcp:// is neither secret nor does it ask who is there, and this address is not of this machine alone",
-                where=address,
-                remedy="use tls:// and --tls DIRECTORY",
-            )
-        return distributed.Security(require_encryption=False)
+        what = (
+            "who may speak to a scheduler is root on its hosts, and tcp:// asks nobody who that is, on loopback neither"
+        )
+        raise HostError(what, where=address, remedy="use tls:// and --tls DIRECTORY (docs/SCALE.md makes certificates)")
     if scheme != "tls" or not found:
         raise HostError("no address of a scheduler", where=address, remedy="write tls://HOST:8786")
     host_and_port(address, rest)
@@ -78,7 +73,11 @@ def security(address: str, tls: Path | None) -> distributed.Security:
         remedy = "name the directory of ca.pem, cert.pem and key.pem: --tls DIRECTORY (docs/SCALE.md makes them)"
         raise HostError("tls:// needs certificates", where=address, remedy=remedy)
     files = [tls / name for name in ("ca.pem", "cert.pem", "key.pem")]
-    missing = [str(path) for path in files if not path.is_file()]
+    try:
+        missing = [str(path) for path in files if not path.is_file()]
+    except OSError as error:
+        what, remedy = f"cannot be looked at: {error.strerror}", "it must be readable by whoever runs virtoll here"
+        raise HostError(what, where=f"--tls {tls}", remedy=remedy) from None
     if missing:
         raise HostError(f"not there: {', '.join(missing)}", where=f"--tls {tls}", remedy="docs/SCALE.md makes them")
     authority, certificate, key = map(str, files)
@@ -100,13 +99,6 @@ def host_and_port(address: str, rest: str) -> tuple[str, int]:
     except ValueError:
         raise HostError("no host and port", where=address, remedy="write tls://HOST:8786") from None
     return str(host), int(port)
-
-
-def _resolved(host: str, address: str) -> set[str]:
-    try:
-        return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)}
-    except OSError as error:
-        raise HostError(f"no such host: {error.strerror or error}", where=address, remedy="see the name") from None
 
 
 async def reach(address: str, secure: distributed.Security, role: str) -> None:

@@ -8,6 +8,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -23,6 +24,7 @@ from virtoll.run.trusted import KEPT, MARK, REACH_S, host_and_port, reach, secur
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_ARRIVES_S = 1.0  # an interrupt that was sent to this process
 _HTTP = "127.0.0.1:0"  # where Dask's web server, which cannot be left out, listens and answers nothing
 
 
@@ -142,11 +144,13 @@ class OneByOne(Executor):
             return False
         with self._lock:
             self._is_busy = True
-        try:
-            work()
-        finally:
+        work()
+        with self._lock:
+            self._is_busy, is_to_come = False, self._is_cut_short
+        if is_to_come:
+            time.sleep(_ARRIVES_S)  # it ends this, unless something in there has swallowed it
             with self._lock:
-                self._is_busy = False
+                self._is_cut_short = False
         return True
 
 
@@ -233,13 +237,14 @@ def serve_worker(address: str, name: str, tls: Path | None) -> int:
 
 
 def _in_words(do: Callable[[], None], address: str) -> None:
-    """What Dask raises where an address cannot be used, as a HostError."""
+    """What Dask raises where an address or a name cannot be used, as a HostError."""
     try:
         do()
     except (TimeoutError, OSError, ValueError, RuntimeError) as error:
-        raise HostError(
-            str(_innermost(error)), where=address, remedy="see that the address is this machine's, or can be reached"
-        ) from None
+        what, remedy = str(_innermost(error)), "see that the address is this machine's, or can be reached"
+        if "name taken" in what:
+            what, remedy = f"another host is called so already ({what})", "call this one otherwise: --name NAME"
+        raise HostError(what, where=address, remedy=remedy) from None
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -167,8 +167,11 @@ def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
     told = []
     for row in rows:
         missing = [host for host in hosts if host not in row.each or row.each[host].n < least]
-        left = [join(missing)] * bool(missing) + [f"whatever is of {join(row.lacking)}"] * bool(row.lacking)
-        told += [f"{row.name}: {' and '.join(left)}"] * bool(left)
+        left = [join(missing)] if missing else []
+        if row.lacking:
+            left.append(f"whatever is of {join(row.lacking)}")
+        if left:
+            told.append(f"{row.name}: {' and '.join(left)}")
     few = "fewer than 2 blocks" if least > 1 else "no block"
     why = f"a host with {few}; where hosts do not all hold the same conditions, what keeps most of the trials stays"
     return f"No part in the mean over hosts ({why}): {'; '.join(told)}." if told else ""
