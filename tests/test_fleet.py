@@ -394,7 +394,7 @@ def test_an_order_that_no_scheduler_carries_any_more_is_lost(yard: Yard) -> None
     orders.close()
 
 
-def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     answered, real = [], cluster.DaskCluster.next
 
     def next_or_interrupt(self: cluster.DaskCluster) -> Any:
@@ -406,6 +406,7 @@ def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pyte
     monkeypatch.setattr(cluster.DaskCluster, "next", next_or_interrupt)
     yard.start("node1", "node2")
     assert yard.run() == 130
+    assert f"interrupted; `virtoll run {yard.out} --cluster {yard.address} --tls {yard.tls}` goes on" in told(capsys)
     failed = [record for record in yard.run_directory.records() if record.status == "failed"]
     assert {record.reason for record in failed} == {"interrupted: by the user"}
     deadline = time.monotonic() + PATIENCE_S

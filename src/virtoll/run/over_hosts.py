@@ -55,7 +55,7 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
         notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
         directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
         told.say(f"{len(there)} hosts, {study.blocks} blocks each: {', '.join(there)}")
-        why = measure(directory, fleet, told)
+        why = measure(directory, fleet, told, _how(request))
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
 
 
@@ -72,7 +72,7 @@ def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
                 fleet.look(study, str(directory.path / "study.json"), arms)
                 for host, each in fleet.prepare(arms, []).items():
                     fleet.expect_same(host, directory.environment_of(host), each.environment)
-                why = measure(directory, fleet, told)
+                why = measure(directory, fleet, told, _how(request))
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
 
 
@@ -129,8 +129,10 @@ def planned(study: Study, arms: Sequence[Arm], ready: Mapping[str, Ready]) -> Pl
     return plan.model_copy(update={"trials": trials, "estimate_s": plan.estimate_s / len(hosts)})
 
 
-def measure(directory: RunDirectory, fleet: Fleet, told: Progress) -> str:
-    """Have performed what is pending, and seal it; why not all of it was, or "" where it was."""
+def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> str:
+    """Have performed what is pending, and seal it; why not all of it was, or "" where it was. ``how``: the options by
+    which the run goes on.
+    """
     with directory.writing():
         told.planned(directory.plan, directory.records())
         reporter = Guarded(told)
@@ -139,7 +141,11 @@ def measure(directory: RunDirectory, fleet: Fleet, told: Progress) -> str:
         try:
             measuring.all()
         except BaseException as error:
-            measuring.give_up(f"{INTERRUPTED}{'by the user' if isinstance(error, KeyboardInterrupt) else error}")
+            is_by_user = isinstance(error, KeyboardInterrupt)
+            measuring.give_up(f"{INTERRUPTED}{'by the user' if is_by_user else error}")
+            if is_by_user:
+                with suppress(OSError):  # nobody may be there to be told
+                    told.say(f"interrupted; `virtoll run {directory.path}{how}` goes on")
             raise
         left = len(directory.pending())
     if not left:
