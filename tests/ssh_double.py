@@ -93,6 +93,7 @@ _DOUBLES = {
     # ROOT PROGRAM ARGUMENTS
     "chroot": 'program=$1$2; shift 2; exec "$program" "$@"',
     "id": "cat uid",
+    "sync": ":",  # it would wait for all of this machine
     "uname": 'case $1 in -m) cat machine ;; *) exec /usr/bin/uname "$1" ;; esac',
     "df": "cat df",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,13 +21,14 @@ from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.ssh import MADE
+from virtoll.hosts.ssh import MADE, script
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import Client
 from virtoll.monitor import outside_sources
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.offers import Port
+from virtoll.platforms import ssh
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.ssh import SshMachine, SshSettings
 from virtoll.platforms.ssh_machine import Machine, look
@@ -37,6 +39,9 @@ from virtoll.trial import audit, deployer, limits, proofs
 from virtoll.trial.notes import Notes
 
 DESTINATION = "root@192.0.2.7"
+SYNC = """#!/bin/sh
+for path in here there/image; do [ -e "$ROOM/$path" ] && echo "$path" >>"$ROOM/synced"; done; :
+"""
 LIMITS = Limits(vcpus=1, memory_bytes=64 * 1024**2)
 
 
@@ -401,3 +406,16 @@ def test_its_generator_stands_outside_of_the_labs_namespaces(
         (lab.directory / "d").mkdir()
         assert made.client("d", of=instance).confinement.netns is None
         assert made.client("d").confinement.netns == "lab"
+
+
+def test_an_image_is_kept_by_its_name_only_when_all_of_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sync").write_text(SYNC)
+    (tmp_path / "bin/sync").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("ROOM", str(tmp_path))
+    subprocess.run(script(ssh._KEEP, str(tmp_path / "here"), str(tmp_path / "there/image")), check=True)
+    assert (tmp_path / "synced").read_text().split() == ["here", "there/image"]

@@ -59,7 +59,11 @@ case $(tar --version 2>/dev/null) in
     *) exec tar -x -p -C "$1" -f - ;;
 esac
 """
-_KEEP = 'mkdir -p -m 700 "${2%/*}"\n[ -e "$2" ] || mv "$1" "$2"\n'
+# What is there under its name is whole, whenever that machine loses its power.
+_KEEP = """
+mkdir -p -m 700 "${2%/*}"
+[ -e "$2" ] || { sync; mv "$1" "$2"; sync; }
+"""
 # $1: the image, $2: the instance's directory, $3: bytes of shared memory. Its mounts are seen by nobody else.
 _START = f"""
 umask 022
@@ -265,7 +269,7 @@ class SshMachine(Platform):
             stack.close()
             self._expect_brought(ssh, code, ending(log))
         if self.settings.keep:
-            ssh.run(script(_KEEP, there, self._image(lab, image)))
+            ssh.run(script(_KEEP, there, self._image(lab, image)), timeout_s=_BRING_S)
 
     def _expect_brought(self, ssh: Ssh, code: int | None, said: str) -> None:
         where = f"ssh {ssh.destination}"
