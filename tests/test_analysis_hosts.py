@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from virtoll.analysis.audit import audited
-from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions, summarise
+from virtoll.analysis.estimates import LEVEL, Floats, over_conditions, summarise
 from virtoll.analysis.hosts import MANY, apart, by_host, over_hosts
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, OverHosts, rule_of
@@ -22,10 +21,6 @@ CHANCE = 3 * math.sqrt(0.05 * 0.95 / STUDIES)  # of a share of so many studies, 
 def hosts_of(count: int, blocks: int) -> tuple[str, ...]:
     """So many blocks on each host, each host's among the others'."""
     return tuple(f"h{block % count}" for block in range(count * blocks))
-
-
-def by_host_of(hosts: tuple[str, ...], logs: Floats) -> Mapping[str, Summary]:
-    return by_host(hosts, logs).each
 
 
 def logs_of(rng: np.random.Generator, hosts: tuple[str, ...], tolls: Floats, spreads: Floats) -> Floats:
@@ -55,7 +50,9 @@ def test_equal_hosts_have_nearly_the_interval_of_as_many_blocks_of_one() -> None
 
 
 @pytest.mark.parametrize("spreads", [(0.02, 0.02, 0.02), (0.01, 0.02, 0.08)], ids=["alike", "one is noisy"])
-@pytest.mark.parametrize("blocks", [(2, 2, 2), (3, 3, 3), (8, 8, 8), (2, 8, 8), (8, 8, 2), (2, 20, 20)], ids=str)
+@pytest.mark.parametrize(
+    "blocks", [(2, 2, 2), (3, 3, 3), (8, 8, 8), (2, 8, 8), (8, 8, 2), (4, 8, 8), (4, 20, 20)], ids=str
+)
 def test_with_few_hosts_the_interval_covers_the_mean_of_these(
     spreads: tuple[float, ...], blocks: tuple[int, ...]
 ) -> None:
@@ -87,7 +84,7 @@ def test_with_many_hosts_the_interval_covers_hosts_like_these_and_one_by_blocks_
 def test_hosts_that_are_alike_are_seldom_called_different(spreads: tuple[float, ...]) -> None:
     rng, hosts, alarms = np.random.default_rng(3), hosts_of(3, 8), 0
     for _ in range(STUDIES):
-        found = apart(by_host_of(hosts, logs_of(rng, hosts, np.full(3, 0.1), np.array(spreads))))
+        found = apart(by_host(hosts, logs_of(rng, hosts, np.full(3, 0.1), np.array(spreads))))
         assert found is not None
         alarms += found.p < 1 - LEVEL
     assert alarms / STUDIES <= 0.05 + CHANCE + 0.005, "Welch's test is an approximation"
@@ -97,7 +94,7 @@ def test_how_far_hosts_lie_apart_is_estimated_without_what_chance_makes_of_their
     rng, hosts = np.random.default_rng(4), hosts_of(4, 6)
     found = []
     for _ in range(STUDIES):
-        each = apart(by_host_of(hosts, logs_of(rng, hosts, rng.normal(0, 0.04, 4), np.full(4, 0.05))))
+        each = apart(by_host(hosts, logs_of(rng, hosts, rng.normal(0, 0.04, 4), np.full(4, 0.05))))
         assert each is not None
         found.append(each.deviation**2)
     assert math.sqrt(np.mean(found)) == pytest.approx(0.04, rel=0.1)
@@ -105,50 +102,59 @@ def test_how_far_hosts_lie_apart_is_estimated_without_what_chance_makes_of_their
 
 def test_hosts_that_differ_are_found() -> None:
     rng, hosts = np.random.default_rng(5), hosts_of(2, 5)
-    found = apart(by_host_of(hosts, logs_of(rng, hosts, np.array([0.05, 0.2]), np.full(2, 0.02))))
+    found = apart(by_host(hosts, logs_of(rng, hosts, np.array([0.05, 0.2]), np.full(2, 0.02))))
     assert found is not None
     assert found.p < 0.001
     assert found.deviation == pytest.approx(0.15 / math.sqrt(2), rel=0.3)
 
 
 NAN = math.nan
+FULL = [[0.1, 0.2], [0.2, 0.3]]
 
 
-def test_a_host_of_one_block_has_no_part_in_the_mean() -> None:
-    logs = np.array([[0.1, 0.1], [0.2, 0.2], [9.0, 9.0]])
-    summary = over_hosts(("a", "a", "b"), logs, is_of_hosts=False)
+@pytest.mark.parametrize(
+    "other",
+    [[[9.0, 9.0], [NAN, NAN]], [[9.0, NAN], [9.0, NAN]], [[NAN, NAN], [NAN, NAN]], [[9.0, NAN], [NAN, NAN]]],
+    ids=["one block", "one condition", "nothing", "one cell"],
+)
+def test_a_mean_of_few_hosts_has_no_interval_where_one_of_them_lacks_something(other: list[list[float]]) -> None:
+    """It would be of other hosts, or conditions, than that of another arm or run, and be compared with it."""
+    summary = over_hosts(("a", "a", "b", "b"), np.array(FULL + other), is_of_hosts=False)
     assert summary is not None
-    assert summary.mean == pytest.approx(0.15)
-    assert apart(by_host_of(("a", "a", "b"), logs)) is None
+    assert math.isnan(summary.error)
+    assert apart(by_host(("a", "a", "b", "b"), np.array(FULL + other))) is None
 
 
 def test_a_host_with_one_more_condition_does_not_silence_the_others() -> None:
     """Three hosts at 1.6, 1.1 and 1.6; only the second one holds the second condition as well."""
-    logs = np.log([[1.6, NAN], [1.6, NAN], [1.1, 1.1], [1.1, 1.1], [1.6, NAN], [1.6, NAN]])
-    compared = by_host(("a", "a", "b", "b", "c", "c"), logs)
-    assert set(compared.each) == {"a", "b", "c"}
-    assert compared.conditions == (0,)
+    logs = np.log([[1.6, NAN], [1.6, NAN], [1.1, 1.1], [1.1, 1.2], [1.6, NAN], [1.6, NAN]])
     summary = over_hosts(("a", "a", "b", "b", "c", "c"), logs, is_of_hosts=False)
     assert summary is not None
-    assert summary.mean == pytest.approx(math.log(1.6 * 1.1 * 1.6) / 3)
+    assert math.isnan(summary.error), "one of three is not their mean"
 
 
-def test_a_host_that_lost_conditions_is_left_out_where_that_keeps_more() -> None:
-    full = [[0.1, 0.2, 0.3, 0.4]] * 2
-    logs = np.array(full + full + full + [[9.0, NAN, NAN, NAN]] * 2)
-    compared = by_host(("a", "a", "b", "b", "c", "c", "d", "d"), logs)
-    assert set(compared.each) == {"a", "b", "c"}
-    assert compared.conditions == (0, 1, 2, 3)
+def test_of_many_hosts_more_than_half_must_hold_every_condition() -> None:
+    hosts = tuple(f"h{host}" for host in range(6))
+    logs = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4], [9.0, NAN], [9.0, NAN]])
+    summary = over_hosts(hosts, logs, is_of_hosts=True)
+    assert summary is not None
+    assert (summary.mean, summary.n) == (pytest.approx(0.25), 4)
+    assert math.isfinite(summary.error)
+    logs[3, 1] = NAN
+    summary = over_hosts(hosts, logs, is_of_hosts=True)
+    assert summary is not None
+    assert math.isnan(summary.error)
 
 
-def test_many_hosts_that_each_lack_another_condition_are_compared_in_what_they_share() -> None:
-    logs = np.full((12, 7), 0.1)
-    for host in range(6):
-        logs[2 * host : 2 * host + 2, host] = NAN
-    hosts = tuple(f"h{block // 2}" for block in range(12))
-    compared = by_host(hosts, logs)
-    assert (len(compared.each), len(compared.conditions)) == (4, 3), "twelve of the 36 cells"
-    assert over_hosts(hosts, logs, is_of_hosts=True) is not None
+@pytest.mark.parametrize(("hosts", "blocks"), [(5, 2), (8, 2), (16, 2), (16, 3), (16, 8)], ids=str)
+def test_many_hosts_of_few_blocks_that_are_alike_are_seldom_called_different(hosts: int, blocks: int) -> None:
+    rng, alarms, studies = np.random.default_rng(hosts * blocks), 0, 400
+    for _ in range(studies):
+        logs = logs_of(rng, hosts_of(hosts, blocks), np.full(hosts, 0.1), np.full(hosts, 0.02))
+        found = apart(by_host(hosts_of(hosts, blocks), logs))
+        assert found is not None
+        alarms += found.p < 1 - LEVEL
+    assert alarms / studies <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / studies)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +177,7 @@ def test_no_number_without_support(logs: list[list[float]], lacks: str | None) -
 
 
 def test_two_equal_blocks_have_no_p() -> None:
-    found = apart(by_host_of(("a", "a", "b", "b"), np.array([[0.1], [0.1], [0.2], [0.3]])))
+    found = apart(by_host(("a", "a", "b", "b"), np.array([[0.1], [0.1], [0.2], [0.3]])))
     assert found is not None
     assert math.isnan(found.p)
 

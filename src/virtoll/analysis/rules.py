@@ -214,17 +214,15 @@ class OverHosts(Rule):
 
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
+        if math.isfinite(summary.error):
+            return ""
         if self.is_of_hosts:
-            return "one host has no spread, needs at least 2" if summary.n < 2 else ""
-        if not math.isfinite(summary.error):
-            return "no host has two blocks of it"
-        return ""
+            return "not more than half of the hosts hold all of its conditions"
+        return "not every host has two blocks of it under all of its conditions"
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
-        """A new run: one of several hosts is not extended."""
-        if self.is_of_hosts:
-            return f"needs about {needed} hosts"
-        return f"needs about {_blocks(needed)} in all, in a new run of these hosts"
+        """A new run: one of several hosts is not extended. How many it takes hangs on how each of them scatters."""
+        return f"needs {'more hosts' if self.is_of_hosts else 'more blocks on each host'}, in a new run"
 
 
 def rule_of(plan: Plan) -> Rule:

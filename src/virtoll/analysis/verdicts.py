@@ -81,6 +81,8 @@ def _asks(summary: Summary, margin: float, family: int, rule: Rule, *, lost: int
         return fixed, rule.asks(fixed, summary)
     if rule is FIXED:
         needed = blocks_needed(summary, margin, family, AtAnyTime())
+    if isinstance(rule, OverHosts):
+        return needed, rule.asks(needed, summary)
     if fixed - summary.n >= MOST_BLOCKS:
         return needed, f"needs more than {MOST_BLOCKS:,} more blocks"
     if rule is not FIXED:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm
 from virtoll.analysis.hosts import MANY, Apart, apart, by_host
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import log_ratios
@@ -76,8 +74,8 @@ class Hosts(Section):
         heads = ("Arm", *hosts, "Hosts apart", "p")
         notes = [
             "Ratios to native on the host itself, 95 %. Hosts apart: how many per cent the hosts scatter (one standard "
-            "deviation) beyond what chance makes of their blocks. p: of no difference between them (Welch's test, "
-            "Holm's correction over the table)."
+            "deviation) beyond what chance makes of their blocks. p: of no difference between them (parametric "
+            "bootstrap, Holm's correction over the table)."
         ]
         if left := _left_out(found, hosts):
             notes.append(left)
@@ -88,7 +86,7 @@ class Hosts(Section):
         by = (
             "each host's own mean is one observation (n: hosts), since there are enough of them"
             if len(set(findings.matrix.hosts)) >= MANY
-            else "blocks are, within their hosts (Satterthwaite's degrees of freedom), since there are few"
+            else "blocks are, within their hosts, since there are few"
         )
         return [
             "**Hosts are a blocking factor.** A block is measured on one host, native and all arms, so that ratios are "
@@ -103,7 +101,6 @@ class _Row:
     arm: Arm
     metric: Metric
     each: Mapping[str, Summary]
-    lacking: tuple[str, ...]  # conditions that have no part in it, for not all of these hosts hold them
 
     @property
     def name(self) -> str:
@@ -131,16 +128,8 @@ def _compared(findings: Findings) -> list[_Row]:
         for arm in (arm for arm in findings.arms if arm.role != "baseline"):
             toll = findings.tolls(metric.name).total(arm)
             if toll is not None and toll.ratio is not None:
-                rows.append(_row(findings, arm, metric, logs[:, matrix.arms.index(arm), :]))
+                rows.append(_Row(arm, metric, by_host(matrix.hosts, logs[:, matrix.arms.index(arm), :])))
     return rows
-
-
-def _row(findings: Findings, arm: Arm, metric: Metric, logs: Floats) -> _Row:
-    matrix = findings.matrix
-    compared = by_host(matrix.hosts, logs)
-    lacking = set(map(int, np.flatnonzero(np.isfinite(logs).any(axis=0)))) - set(compared.conditions)
-    words = tuple(matrix.label(matrix.conditions[at], metric.name) for at in sorted(lacking))
-    return _Row(arm, metric, compared.each, words)
 
 
 def _tests(rows: list[_Row]) -> list[float]:
@@ -162,16 +151,17 @@ def _range(row: _Row) -> str:
 
 
 def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
-    """What has no part in a mean over all: hosts, and conditions."""
+    """Which hosts lack something, and what that takes from the mean over all."""
     least = 1 if len(hosts) >= MANY else 2
-    told = []
-    for row in rows:
-        missing = [host for host in hosts if host not in row.each or row.each[host].n < least]
-        left = [join(missing)] if missing else []
-        if row.lacking:
-            left.append(f"whatever is of {join(row.lacking)}")
-        if left:
-            told.append(f"{row.name}: {' and '.join(left)}")
-    few = "fewer than 2 blocks" if least > 1 else "no block"
-    why = f"a host with {few}; where hosts do not all hold the same conditions, what keeps most of the trials stays"
-    return f"No part in the mean over hosts ({why}): {'; '.join(told)}." if told else ""
+    told = [
+        f"{row.name}: {join(missing)}"
+        for row in rows
+        if (missing := [host for host in hosts if host not in row.each or row.each[host].n < least])
+    ]
+    if not told:
+        return ""
+    if least > 1:
+        why = "A mean of these hosts has no interval where one of them has fewer than 2 blocks, or not all conditions"
+    else:
+        why = "No part in the mean over hosts, for it has no block, or not all conditions"
+    return f"{why}: {'; '.join(told)}."
