@@ -138,7 +138,8 @@ def test_of_many_hosts_more_than_half_must_hold_every_condition() -> None:
     logs = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4], [9.0, NAN], [9.0, NAN]])
     summary = over_hosts(hosts, logs, is_of_hosts=True)
     assert summary is not None
-    assert (summary.mean, summary.n) == (pytest.approx(0.25), 4)
+    assert summary.mean == pytest.approx(0.25)
+    assert summary.n == 4
     assert math.isfinite(summary.error)
     logs[3, 1] = NAN
     summary = over_hosts(hosts, logs, is_of_hosts=True)
@@ -161,8 +162,8 @@ def test_many_hosts_of_few_blocks_that_are_alike_are_seldom_called_different(hos
     ("logs", "lacks"),
     [
         ([[math.nan], [math.nan]], None),
-        ([[0.1], [0.2]], "no host has two blocks"),
-        ([[0.1], [math.nan]], "no host has two blocks"),
+        ([[0.1], [0.2]], "not every host has two blocks"),
+        ([[0.1], [math.nan]], "not every host has two blocks"),
     ],
 )
 def test_no_number_without_support(logs: list[list[float]], lacks: str | None) -> None:
@@ -202,7 +203,7 @@ def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
     assert (few.is_of_hosts, many.is_of_hosts) == (False, True)
     assert "n = blocks" in few.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
     assert "t interval by hosts, n = hosts" in many.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
-    assert "in a new run of these hosts" in few.asks(9, summarise([0.1, 0.2]))
+    assert "more blocks on each host, in a new run" in few.asks(9, summarise([0.1, 0.2]))
     assert many.asks(9, summarise([0.1, 0.2])) == "needs about 9 hosts"
 
 

@@ -101,7 +101,7 @@ def test_one_host_is_a_fleet_too(yard: Yard, capsys: Any) -> None:
     yard.start("node1")
     assert yard.run() == 0
     said = told(capsys)
-    assert "in a new run of these hosts" in said
+    assert "more blocks on each host, in a new run" in said
     assert "more in this one" not in said, "it cannot be extended"
     assert by_status(yard.run_directory.records()) == {"valid": 9}
 

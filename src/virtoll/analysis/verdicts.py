@@ -26,7 +26,7 @@ from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, inflation
+from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, inflation
 from virtoll.units import percent
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
