@@ -204,7 +204,7 @@ def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
     assert "n = blocks" in few.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
     assert "t interval by hosts, n = hosts" in many.interval(summarise([0.1, 0.2]), "t interval, n = blocks").method
     assert "more blocks on each host, in a new run" in few.asks(9, summarise([0.1, 0.2]))
-    assert many.asks(9, summarise([0.1, 0.2])) == "needs about 9 hosts"
+    assert many.asks(9, summarise([0.1, 0.2])) == "needs more hosts, in a new run"
 
 
 def test_what_arms_differ_in_is_told_of_one_host() -> None:

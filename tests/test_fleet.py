@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import math
 import subprocess
 import sys
@@ -9,9 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import dask
 import pytest
@@ -27,7 +30,7 @@ from virtoll.hosts.lock import exclusive
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
-from virtoll.run import alone, cluster, environment, hosting
+from virtoll.run import alone, cluster, environment, hosting, over_hosts
 from virtoll.run.fleet import Answer
 from virtoll.run.hosting import Order
 from virtoll.run.trusted import settle
@@ -539,27 +542,88 @@ def test_a_trial_is_there_for_good_before_its_host_is_asked(yard: Yard, monkeypa
 
 def test_a_worker_that_leaves_with_its_answer_holds_nobody_up(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it did is done, as the scheduler knows, and its bytes never come."""
-    asked: list[str] = []
     monkeypatch.setattr(cluster, "_LOOK_S", 0.1)
-
-    class Never:
-        status, key = "finished", "an order"
-
-        def result(self, timeout: float) -> bytes:
-            asked.append(str(timeout))
-            if len(asked) == 2:
-                yard.kill("node1")
-            raise TimeoutError
-
+    never: futures.Future[bytes] = futures.Future()
+    monkeypatch.setattr(cluster.DaskCluster, "_fetched", lambda *_: never)
     yard.start("node1", "node2")
     orders = cluster.DaskCluster(yard.address, yard.tls, "run")
     monkeypatch.setattr(orders._client, "nbytes", lambda *_, **__: {})
-    while True:
-        said = orders._answered(cluster._Came("node1", Never()))
-        if "left" in said.lost:
-            break
-    assert said == Answer("node1", lost="its worker has left with its answer")
+    yard.hosting("node1")
+    yard.kill("node1")
+    done = SimpleNamespace(status="finished", key="an order")
+    assert orders._answered(cluster._Came("node1", done)) == Answer("node1", lost="its worker has left with its answer")
     orders.close()
+
+
+def test_an_answer_is_fetched_once_however_long_it_takes(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_LOOK_S", 0.01)
+    yard.start("node1")
+    orders = cluster.DaskCluster(yard.address, yard.tls, "run")
+    fetched, real = [], yard.scheduler.handlers["gather"]
+
+    async def slowly(*words: Any, **options: Any) -> Any:
+        fetched.append(1)
+        await asyncio.sleep(0.3)
+        return await real(*words, **options)
+
+    monkeypatch.setitem(yard.scheduler.handlers, "gather", slowly)
+    orders.ask("node1", Order(run="run", kind="end").model_dump_json().encode())
+    said = orders.next()
+    assert isinstance(said.data, bytes)
+    assert b"no run is under way here" in said.data
+    assert len(fetched) == 1
+    orders.close()
+
+
+def test_an_order_that_was_never_given_is_lost_though_the_scheduler_is_back(yard: Yard) -> None:
+    yard.start("node1")
+    orders = cluster.DaskCluster(yard.address, yard.tls, "run")
+    orders._at_work["node1"] = None  # as where the connection was gone when it was to be given
+    gone = orders._gone()
+    assert gone is not None
+    assert gone.host == "node1"
+    assert gone.lost
+    orders.close()
+
+
+def test_what_a_host_could_not_undo_at_the_end_is_told(yard: Yard, capsys: Any) -> None:
+    left = hosting.Refusal(refused="not all was undone: a mount is busy")
+    yard.instead["node2", "end"] = left.model_dump_json().encode()
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    assert "warning: node2: not all was undone: a mount is busy" in told(capsys)
+
+
+def test_a_host_whose_answer_cannot_be_read_is_free_again(yard: Yard) -> None:
+    real = yard.hosting("node2").answer
+
+    def answer(data: bytes) -> bytes:
+        said = real(data)
+        return b"nonsense" if Order.model_validate_json(data).kind == "look" else said
+
+    yard.hostings["node2"].answer = answer  # type: ignore[method-assign]
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    assert yard.hosting("node2").run is None
+
+
+def test_groups_are_those_of_the_host_with_least_memory() -> None:
+    def ready(free_bytes: int, *groups: list[str]) -> hosting.Ready:
+        return hosting.Ready(environment=fake_environment(), groups=list(groups), free_bytes=free_bytes)
+
+    study = SimpleNamespace(blocks=1)
+    seen: list[Any] = []
+
+    def plan(_study: Any, _arms: Any, _overhead: Any, *, groups: Any) -> Any:
+        seen.append(groups)
+        return SimpleNamespace(trials=[], model_copy=lambda **_: None, estimate_s=1.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(over_hosts, "make_plan", plan)
+        patch.setattr(dataclasses, "replace", lambda each, **_: each)
+        two = {"a": ready(1630, ["q", "f"], ["d", "l"]), "b": ready(1380, ["q", "d"], ["f", "l"])}
+        over_hosts.planned(cast(Any, study), [], two)
+    assert seen == [[["q", "d"], ["f", "l"]]]
 
 
 def test_too_much_is_not_even_fetched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from authority import Authority
 from virtoll import cli
 from virtoll.errors import HostError, TrialError
 from virtoll.fakes import fake_environment
+from virtoll.hosts import interrupts
 from virtoll.record.model import Arm, PlannedTrial, TrialRecord
 from virtoll.run import environment, handed, trusted, worker
 from virtoll.run.fleet import Answer, read
@@ -303,6 +305,55 @@ def test_an_interrupt_is_not_lost_where_undoing_fails(capsys: Any) -> None:
 def test_what_could_not_be_undone_is_told_with_the_refusal() -> None:
     said = held_by(HostError("it is broken")).answer(PERFORM).decode()
     assert "it is broken; and not all was undone: a mount is busy" in said
+
+
+def test_an_interrupt_is_not_lost_where_what_it_led_to_failed() -> None:
+    """As where wiring is interrupted, and undoing that fails: what arrives is the failure."""
+    error = HostError("a link is busy")
+    error.__context__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        held_by(error).answer(PERFORM)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"run": "theirs", "kind": "look", "more": 1}', b"[" * 100_000])
+def test_an_order_that_cannot_be_read_disturbs_nobody(data: bytes) -> None:
+    hosting = held_by(HostError("not asked"))
+    assert hosting.answer(data).startswith(b'{"refused"')
+    assert hosting.run == "ours"
+
+
+def test_who_interrupts_a_worker_while_it_tidies_up_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`systemctl stop`, while what a coordinator left is undone."""
+    heard: list[str] = []
+    monkeypatch.setattr(interrupts, "heard", lambda: len(heard))
+    executor = worker.OneByOne(lambda: heard.append("ours"))
+
+    def work(others: int) -> None:
+        executor.cut_short()
+        heard.extend(["theirs"] * others)
+        raise KeyboardInterrupt
+
+    executor.submit(work, 0)
+    executor.submit(work, 1)
+    with pytest.raises(KeyboardInterrupt):
+        executor.run()
+    assert heard == ["ours", "ours", "theirs"]
+
+
+def test_what_nobody_waits_for_is_told_where_it_fails(capsys: Any) -> None:
+    failed: Future[None] = Future()
+    failed.add_done_callback(worker._Leaving("node1", worker.OneByOne(lambda: None))._tell)
+    failed.set_exception(HostError("a mount is busy"))
+    assert "virtoll: node1: not all was undone: a mount is busy" in capsys.readouterr().err
+
+
+def test_a_record_that_could_not_be_read_again_is_refused() -> None:
+    for record, why in (
+        (sealed(1).model_copy(update={"schema_version": 99}), "a record of schema 99"),
+        (sealed(1, "x" * 2_000_000), "a record of 2,000,"),
+    ):
+        with pytest.raises(TrialError, match=why):
+            unpacked(packed([Handed(record, {})]), [trial_of(1)])
 
 
 def test_an_interrupt_that_was_swallowed_leaves_no_deaf_worker(monkeypatch: pytest.MonkeyPatch) -> None:

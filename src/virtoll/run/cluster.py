@@ -6,6 +6,7 @@ import asyncio
 import queue
 import time
 from collections.abc import Callable
+from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,16 +121,26 @@ class DaskCluster:
             return Answer(came.host, lost=f"its answer did not arrive: {type(error).__name__}: {error}")
 
     def _handed_over(self, came: _Came) -> Answer:
-        """The bytes of an answer, from the worker that holds it: while that one is there, and for so long."""
+        """The bytes of an answer, from the worker that holds it: while that one is there, and for so long. They are
+        fetched once: to wait for them again would be to fetch them again.
+        """
+        fetched = self._fetched(came.future)
         deadline_s = time.monotonic() + _HANDOVER_S
         while True:
-            try:
-                return Answer(came.host, data=came.future.result(timeout=_LOOK_S))
-            except TimeoutError:
-                if not self._is_there(came.host):
-                    return Answer(came.host, lost="its worker has left with its answer")
-                if time.monotonic() > deadline_s:
-                    raise
+            done, _ = futures.wait([fetched], timeout=_LOOK_S)
+            if done:
+                return Answer(came.host, data=fetched.result())
+            if not self._is_there(came.host):
+                fetched.cancel()
+                return Answer(came.host, lost="its worker has left with its answer")
+            if time.monotonic() > deadline_s:
+                fetched.cancel()
+                return Answer(came.host, lost=f"its answer was not here after {_HANDOVER_S:g} s")
+
+    def _fetched(self, future: Any) -> futures.Future[Any]:
+        """The bytes of an answer, some time: Dask's own loop fetches them."""
+        loop: Any = self._client.loop  # of tornado's, which wraps asyncio's
+        return asyncio.run_coroutine_threadsafe(self._client.gather(future, asynchronous=True), loop.asyncio_loop)
 
     def _is_there(self, host: str) -> bool:
         """Whether the scheduler still knows its worker; true as well where the scheduler does not say."""
@@ -144,6 +155,10 @@ class DaskCluster:
         if self._client.status != "running":  # it may come back, but not what it knew of our orders
             host, _ = self._at_work.popitem()
             return Answer(host, lost=self._no_scheduler)
+        never = next((host for host, future in self._at_work.items() if future is None), None)
+        if never is not None:
+            del self._at_work[never]
+            return Answer(never, lost=self._no_scheduler)
         left = next((host for host in self._at_work if not self._is_there(host)), None)
         if left is None:
             return None

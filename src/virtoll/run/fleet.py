@@ -15,7 +15,7 @@ from virtoll.plain import printable
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm, Environment, HostName, SkippedArm
 from virtoll.run import environment
-from virtoll.run.hosting import Offer, Order, Ready, Refusal
+from virtoll.run.hosting import LEFT, Offer, Order, Ready, Refusal
 from virtoll.study import document
 from virtoll.study.model import Study
 
@@ -138,6 +138,7 @@ class Fleet:
     def _answers(self, order: Order, model: type[_Said]) -> dict[str, _Said]:
         """Give an order to all, and what those say that can carry it out; the others are left out."""
         asked, found = list(self.hosts), {}
+        unread: list[tuple[Answer, str]] = []
         for host in asked:
             self.order(host, order)
         for _ in asked:
@@ -145,7 +146,12 @@ class Fleet:
             try:
                 found[said.host] = read(said, model)
             except HostError as error:
-                self._leave_out(said.host, error.problem.what)
+                unread.append((said, error.problem.what))
+        for said, why in unread:
+            if said.lost:
+                self._leave_out(said.host, why)
+            else:
+                self._refuse(said.host, why)
         return {host: found[host] for host in asked if host in found}
 
     def _compare_clocks(self, host: str, asked_s: float, said_s: float, heard_s: float) -> None:
@@ -159,7 +165,9 @@ class Fleet:
         """Leave a host out that would carry orders out. It is free again when this returns."""
         self._leave_out(host, why)
         self.order(host, Order(run=self.run, kind="end"))
-        self.cluster.next()
+        said = self.cluster.next()
+        if isinstance(said.data, bytes) and LEFT in (left := refusal(said.data) or ""):
+            self.say(f"warning: {printable(host)}: {left}")
 
     def _leave_out(self, host: str, why: str) -> None:
         why = heard(why)

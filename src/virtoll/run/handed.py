@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from virtoll.errors import TrialError
 from virtoll.plain import printable
-from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.model import SCHEMA, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 
 MOST_BYTES = 512 * 1024**2  # of one message: what all trials of a turn may hand back
 MOST_HEADING_BYTES = 16 * 1024**2  # of it: a hundred times what the records of a long turn take
+MOST_RECORD_BYTES = 1024**2  # of one record: thirty times the longest
 MOST_FILES = 100  # of a trial
 _LENGTH = 8
 
@@ -111,7 +112,7 @@ def unpacked(message: object, turn: Sequence[PlannedTrial]) -> list[Handed]:
     try:
         heading = _Heading.model_validate_json(message[_LENGTH : _LENGTH + head])
         for each in heading.trials:
-            TrialRecord.model_validate_json(each.record.model_dump_json())  # what is no JSON (NaN) could not be kept
+            _expect_kept(each.record)
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "too deep"
         raise _unreadable(f"no heading of trials: {first}") from None
@@ -120,6 +121,16 @@ def unpacked(message: object, turn: Sequence[PlannedTrial]) -> list[Handed]:
     if _LENGTH + head + sum(sum(each.files.values()) for each in heading.trials) != len(message):
         raise _unreadable("more, or less, than its heading says")
     return _cut(heading, memoryview(message)[_LENGTH + head :])
+
+
+def _expect_kept(record: TrialRecord) -> None:
+    """TrialError for what could not be read again from a run directory."""
+    line = record.model_dump_json()
+    TrialRecord.model_validate_json(line)  # what is no JSON (NaN) could not be kept
+    if record.schema_version != SCHEMA:
+        raise _unreadable(f"a record of schema {record.schema_version}, and this virtoll keeps schema {SCHEMA}")
+    if len(line) > MOST_RECORD_BYTES:
+        raise _unreadable(f"a record of {len(line):,} B, and one is at most {MOST_RECORD_BYTES:,}")
 
 
 def _cut(heading: _Heading, rest: memoryview) -> list[Handed]:

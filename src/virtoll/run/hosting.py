@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
+from virtoll.plain import printable
 from virtoll.record.model import Arm, Environment, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.run import environment, handed
 from virtoll.run.alone import alone
@@ -33,6 +34,7 @@ from virtoll.study import document
 from virtoll.trial.notes import Experiment
 
 _MOST_TOLD = 4000  # characters of why an order cannot be carried out
+LEFT = "not all was undone"
 
 
 class Order(BaseModel):
@@ -67,6 +69,7 @@ class Ready(BaseModel):
 
     environment: Environment
     groups: list[list[str]]
+    free_bytes: int  # of memory, when it was asked
 
 
 class Refusal(BaseModel):
@@ -85,10 +88,13 @@ class Hosting:
         self._session: _Session | None = None
 
     def answer(self, data: bytes) -> bytes:
-        """Carry an order out. An order that fails ends the session; an interrupt goes on when all is undone."""
+        """Carry an order out. One that fails ends its own session; an interrupt goes on when all is undone."""
         try:
             order = Order.model_validate_json(data)
             self._expect_ours(order)
+        except (ValidationError, RecursionError, _BusyError) as error:
+            return _refusal(error)
+        try:
             if order.kind == "look":
                 return self._begun(order).look(order)
             if self._session is None:
@@ -96,17 +102,18 @@ class Hosting:
                     "no run is under way here", where=self._name, remedy="begin it anew: this one was ended"
                 )
             if order.kind == "end":
-                self.end()
-                return b""
+                left = self._failed_to_end()
+                return b"" if left is None else _refused(f"{LEFT}: {left}")
             return self._session.answer(order)
         except BaseException as error:
-            left = None if isinstance(error, _BusyError) else self._failed_to_end()
-            if not isinstance(error, Exception) or is_being_tidied_up_after():
-                if left is not None:
-                    print(f"virtoll: {self._name}: not all was undone: {left}", file=sys.stderr)
-                raise
-            why = _told(error) + (f"; and not all was undone: {left}" if left is not None else "")
-            return Refusal(refused=why[:_MOST_TOLD]).model_dump_json().encode()
+            left = self._failed_to_end()
+            if isinstance(error, Exception) and not is_being_tidied_up_after():
+                return _refusal(error, left)
+            if left is not None:
+                tell_left(self._name, left)
+            if isinstance(error, Exception):
+                raise KeyboardInterrupt from error  # it came while that was undone, or led to it
+            raise
 
     def _failed_to_end(self) -> Exception | None:
         """End the session; why not all of it could be undone. An interrupt is not lost in that."""
@@ -177,7 +184,8 @@ class _Session:
     def _prepared(self, order: Order) -> Ready:
         self.images = self.stage.prepare(order.arms, lambda _text: None)
         here = environment.of_stage(self.stage, order.arms, self.images, order.skipped)
-        return Ready(environment=here, groups=[list(group) for group in self.stage.groups(order.arms)])
+        groups = [list(group) for group in self.stage.groups(order.arms)]
+        return Ready(environment=here, groups=groups, free_bytes=self.stage.free_bytes)
 
     def _performed(self, turn: list[PlannedTrial]) -> bytes:
         """One turn, and what it gave. Its files are gone from here when it is packed."""
@@ -205,11 +213,27 @@ class _Untold:
         """Nothing."""
 
 
+def tell_left(host: str, error: BaseException) -> None:
+    """To whoever looks after the host."""
+    with suppress(OSError):
+        print(f"virtoll: {host}: not all was undone: {printable(str(error))}", file=sys.stderr, flush=True)
+
+
+def _refusal(error: Exception, left: Exception | None = None) -> bytes:
+    why = _told(error) + (f"; and {LEFT}: {left}" if left is not None else "")
+    return _refused(why)
+
+
+def _refused(why: str) -> bytes:
+    return Refusal(refused=why[:_MOST_TOLD]).model_dump_json().encode()
+
+
 def _told(error: Exception) -> str:
     if isinstance(error, VirtollError):
         return str(error)
-    if isinstance(error, ValidationError):
-        return f"the order cannot be read: {error.errors()[0]['msg']}"
+    if isinstance(error, ValidationError | RecursionError):
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "too deep"
+        return f"the order cannot be read: {first}"
     return f"virtoll itself failed: {''.join(traceback.format_exception(error)[-3:])}"
 
 

@@ -119,11 +119,11 @@ def _rest(mine: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
 def planned(study: Study, arms: Sequence[Arm], ready: Mapping[str, Ready]) -> Plan:
     """As many blocks of the study on every host, each host's among the others': a late half hour is nobody's alone.
 
-    Where memory divides the arms, it is by the host that holds fewest beside each other.
+    Where memory divides the arms, it is by the host that has least of it.
     """
     hosts = sorted(ready)
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    groups = max((each.groups for each in ready.values()), key=len)
+    groups = min(ready.values(), key=lambda each: each.free_bytes).groups
     plan = make_plan(dataclasses.replace(study, blocks=study.blocks * len(hosts)), arms, overhead_s, groups=groups)
     trials = [trial.model_copy(update={"host": hosts[(trial.block - 1) % len(hosts)]}) for trial in plan.trials]
     return plan.model_copy(update={"trials": trials, "estimate_s": plan.estimate_s / len(hosts)})
@@ -187,18 +187,21 @@ class _Measuring:
 
     def give_up(self, why: str) -> None:
         """Seal what is under way anywhere, as far as it can be."""
-        for host in list(self._asked):
-            with suppress(StoreError):  # which is what ended it: then the trial's directory tells
-                self._seal_undone(host, why)
+        with suppress(StoreError):  # which is what ended it: then the trials' directories tell
+            sealed = self._sealed()
+            for host in list(self._asked):
+                self._seal_undone(host, why, sealed)
 
     def _goes_on(self, said: Answer) -> bool:
         """Take an answer, and give the next order; false where that host is done, or lost."""
         host = said.host
-        if host not in self._asked:
-            return False  # it has said its last
+        if host not in self._asked:  # it has said its last
+            if isinstance(said.data, bytes) and (left := refusal(said.data)):
+                self.fleet.say(f"warning: {host}: {left}")
+            return False
         lost = heard(said.lost) or (refusal(said.data) if isinstance(said.data, bytes) else None)
         if lost:
-            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}")
+            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}", self._sealed())
             self.lost[host] = (lost.splitlines() or [lost])[0]
             return False
         if self._keep(host, said.data) and self._turns[host] and self.reporter.is_heard:
@@ -229,7 +232,7 @@ class _Measuring:
             handed = unpacked(data, turn)
         except TrialError as error:
             self.lost[host] = str(error)
-            self._seal_undone(host, f"{host}: {error}")
+            self._seal_undone(host, f"{host}: {error}", self._sealed())
             return False
         for each in handed:
             for name, content in each.files.items():
@@ -239,10 +242,12 @@ class _Measuring:
         turn.clear()
         return True
 
-    def _seal_undone(self, host: str, why: str) -> None:
-        """Those that a host had been asked for are failed, and never unknown; what is sealed already stays so."""
+    def _sealed(self) -> set[str]:
+        return {record.trial.id for record in self.directory.records()}
+
+    def _seal_undone(self, host: str, why: str, sealed: set[str]) -> None:
+        """Those that a host had been asked for are failed, and never unknown; what is ``sealed`` already stays so."""
         asked = self._asked.pop(host)
-        sealed = {record.trial.id for record in self.directory.records()} if asked.turn else set()
         for trial in (trial for trial in asked.turn if trial.id not in sealed):
             record = TrialRecord(trial=trial, status="failed", reason=why, started_at=asked.at)
             self.directory.seal(record)

@@ -19,7 +19,8 @@ import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from virtoll.errors import HostError
-from virtoll.run.hosting import hosting
+from virtoll.hosts import interrupts
+from virtoll.run.hosting import hosting, tell_left
 from virtoll.run.trusted import KEPT, MARK, REACH_S, host_and_port, reach, security, settle
 
 _P = ParamSpec("_P")
@@ -94,6 +95,7 @@ class OneByOne(Executor):
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_busy = self._is_cut_short = False
+        self._heard_before = 0
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Behind what was submitted before."""
@@ -105,7 +107,8 @@ class OneByOne(Executor):
             try:
                 future.set_result(fn(*args, **kwargs))
             except KeyboardInterrupt:
-                future.set_exception(RuntimeError("interrupted"))
+                if not future.done():  # between its result and this line
+                    future.set_exception(RuntimeError("interrupted"))
                 raise
             except BaseException as error:
                 future.set_exception(error)
@@ -117,7 +120,7 @@ class OneByOne(Executor):
         """Interrupt what is being carried out, if anything is."""
         with self._lock:
             if self._is_busy and not self._is_cut_short:
-                self._is_cut_short = True
+                self._is_cut_short, self._heard_before = True, interrupts.heard()
                 self._interrupt()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
@@ -134,7 +137,8 @@ class OneByOne(Executor):
             except KeyboardInterrupt:
                 with self._lock:
                     is_ours, self._is_cut_short, self._is_busy = self._is_cut_short, False, False
-                if not is_ours:
+                    others = interrupts.heard() - self._heard_before - 1  # while ours was tidied up after
+                if not is_ours or others > 0:
                     raise
 
     def _carried_out(self) -> bool:
@@ -165,9 +169,14 @@ class _Leaving(WorkerPlugin):
         """Dask tells of each step of each task."""
         if start == "memory" and finish in ("released", "forgotten") and str(key).startswith(KEPT):
             run = str(key).rpartition(":")[2]
-            self._executor.submit(hosting(self._host).end, run)
+            self._executor.submit(hosting(self._host).end, run).add_done_callback(self._tell)
             if hosting(self._host).run == run:
                 self._executor.cut_short()
+
+    def _tell(self, ended: Future[None]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None:
+            tell_left(self._host, error)
 
 
 def carry_out(executor: OneByOne, name: str) -> None:
