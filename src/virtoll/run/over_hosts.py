@@ -54,9 +54,8 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
         there = {host: each.environment for host, each in ready.items()}
         notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
         directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
-        told.say(
-            f"{len(there)} {plural('host') if len(there) > 1 else 'host'}, {study.blocks} blocks each: {', '.join(there)}"
-        )
+        hosts = f"{len(there)} hosts" if len(there) > 1 else "One host"
+        told.say(f"{hosts}, {study.blocks} blocks each: {', '.join(there)}")
         why = measure(directory, fleet, told, _how(request))
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
 
