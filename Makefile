@@ -71,7 +71,7 @@ wheel: setup-dev
 	@ls dist/*.whl
 
 lock: setup-dev
-	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	for extra in "" fleet dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	    --no-emit-find-links --no-emit-index-url --build-deps-for wheel $${extra:+--extra $$extra} \
 	    --output-file setup/requirements$${extra:+-$$extra}.lock pyproject.toml || exit; done
 

@@ -26,7 +26,7 @@ from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.run.execute import execute
 from virtoll.run.json_lines import JsonProgress
-from virtoll.run.measuring import _finish, _measure
+from virtoll.run.measuring import _measure, finish
 from virtoll.run.named import available_studies
 from virtoll.run.progress import LiveProgress, PlainProgress, Progress, _Tally
 from virtoll.run.unstyled import plain
@@ -263,7 +263,7 @@ def test_what_a_guest_said_gives_the_terminal_no_orders(
     monkeypatch.setattr("virtoll.report.findings.find", lambda _path: SimpleNamespace(calibration=None))
     monkeypatch.setattr("virtoll.report.build.write_report", lambda _findings: "page")
     monkeypatch.setattr("virtoll.report.answer.answer", lambda _findings: ["\x1b[2Jnative"])
-    assert _finish(run_directory, True, quiet=False) == 1
+    assert finish(run_directory, True, quiet=False) == 1
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\ufffd[2J" in out

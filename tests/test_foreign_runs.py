@@ -207,7 +207,19 @@ def poisoned(value: Any, key: str = "") -> Any:
         return {(k + EVIL if free else k): poisoned(v, k) for k, v in value.items()}
     if isinstance(value, list):
         return [poisoned(each, key) for each in value]
-    fixed = ("id", "started_at", "status", "role", "loop", "platform", "network", "created_at", "name", "deployment")
+    fixed = (
+        "id",
+        "started_at",
+        "status",
+        "role",
+        "loop",
+        "platform",
+        "network",
+        "created_at",
+        "name",
+        "deployment",
+        "host",
+    )
     return value + EVIL if isinstance(value, str) and key not in fixed else value
 
 
@@ -305,3 +317,14 @@ def test_a_plain_directory_of_a_studys_name_is_in_nobodys_way(tmp_path: Path, mo
     Path("proxy").mkdir()
     with pytest.raises(StudyError, match="one block gives no interval"):
         run_study(Request("proxy", blocks=1, dry_run=True))
+
+
+def test_a_hosts_name_is_a_plain_word_and_leads_nowhere(run: Path) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    for name in ("../elsewhere", "/etc", "<b>", "x" * 65, ".hidden"):
+        plan["trials"][0]["host"] = name
+        (run / "plan.json").write_text(json.dumps(plan))
+        with pytest.raises(StoreError, match=r"plan.json: is damaged: trials.0.host"):
+            _ = RunDirectory(run).plan
+    with pytest.raises(StoreError, match="is not a name of a file in a run directory"):
+        RunDirectory(run).environment_of("..")

@@ -110,7 +110,18 @@ def test_what_a_helper_process_loads_again_is_light() -> None:
 
 
 # What takes longer to import than all that a light verb does: numbers and tables, the half that analyses, all parts.
-ANALYSING = ("numpy", "pyarrow", "scipy", "altair", "vl_convert", "jinja2", "virtoll.analysis.load", "virtoll.report")
+ANALYSING = (
+    "dask",
+    "distributed",
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "altair",
+    "vl_convert",
+    "jinja2",
+    "virtoll.analysis.load",
+    "virtoll.report",
+)
 READING = (*ANALYSING, "rich", "shtab", "virtoll.run.execute", "virtoll.trial.experiment")
 BARE = (*READING, "pydantic", "virtoll.catalogue", "virtoll.record", "virtoll.study")
 

@@ -269,6 +269,20 @@ def test_what_a_deployment_tells_of_versions_takes_no_time_of_it(
     assert len(host.asked) == asked > 0
 
 
+def test_a_program_that_was_replaced_is_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet's worker lives for weeks, and the runtimes that it measures are upgraded meanwhile."""
+    monkeypatch.setattr(bundle, "_versions", {})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    host = Asked()
+    for text in ("one", "another"):
+        (tmp_path / "new").write_text(text)
+        (tmp_path / "new").chmod(0o755)
+        (tmp_path / "new").rename(tmp_path / "runtime")
+        for _ in range(2):
+            bundle.version(host, "runtime")
+    assert len(host.asked) == 2
+
+
 @pytest.mark.parametrize(
     ("platform", "told", "is_too_old"),
     [

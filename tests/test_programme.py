@@ -644,5 +644,5 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
         patched.setattr(proofs, "of_slices", lambda *_: True)
         patched.setattr(limits, "prove_beside", lambda *_: None)
         patched.setattr(limits, "note_kernel_counts", lambda *_: None)
-        execute._run(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
+        execute.run_turn(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
     assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"

@@ -335,6 +335,8 @@ COMPLETED = [
             "run",
             "calibrate",
             "probe",
+            "scheduler",
+            "worker",
             "audit",
             "report",
             "compare",

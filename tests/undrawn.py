@@ -40,7 +40,7 @@ def run_undrawn() -> None:
     """Have runs end without figures."""
     from virtoll.run import measuring
 
-    finish = measuring._finish
+    finish = measuring.finish
 
     def finish_undrawn(*arguments: Any, **options: Any) -> int:
         from virtoll.report import build
@@ -48,7 +48,7 @@ def run_undrawn() -> None:
         vars(build).update(UNDRAWN)
         return finish(*arguments, **options)
 
-    vars(measuring)["_finish"] = finish_undrawn
+    vars(measuring)["finish"] = finish_undrawn
     vars(begin)["_load"] = nothing
 
 

@@ -223,8 +223,14 @@ def title(key: str) -> str:
 
 
 def audited(records: Iterable[TrialRecord]) -> list[Audited]:
-    """What a run's trials tell; whatever became of a trial, its audit is one."""
-    return judged((record.trial.arm, record.audit) for record in records if record.audit is not None)
+    """What a run's trials tell; whatever became of a trial, its audit is one. Of several hosts those of the one that
+    tells of most arms: what differs between hosts is no difference between arms.
+    """
+    told: dict[str, list[tuple[Arm, Audit]]] = {}
+    for record in records:
+        if record.audit is not None:
+            told.setdefault(record.trial.host, []).append((record.trial.arm, record.audit))
+    return judged(max(told.values(), key=lambda audits: len({arm.label for arm, _ in audits}), default=[]))
 
 
 def judged(audits: Iterable[tuple[Arm, Audit]]) -> list[Audited]:

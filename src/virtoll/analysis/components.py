@@ -19,16 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from virtoll.analysis.estimates import LEVEL, Floats, Summary
+from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.analysis.ratios import log_ratios, over_conditions
+from virtoll.analysis.ratios import log_ratios
 from virtoll.analysis.rounds import in_turn
 from virtoll.record.model import Arm
 
 ONE_WINDOW = "a deployment has one window, so that its scatter cannot be told from the deployment's"
 NO_PARTS = "its value is of all windows of a trial together, and not made of theirs"
 ALIKE = "neither windows nor blocks scatter at all: chance has no measure"
+HOSTS = "hosts of a fleet measured it, and what lies between them is told by itself"
 Cell = Mapping[str, Floats]  # by whose they are ("arm", "native", or of rounds "both") what each window adds
 
 
@@ -145,6 +146,8 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
     """Of one arm against native over all conditions; or the reason why there are none."""
     if matrix.baseline is None:
         return "there is no native arm to compare with"
+    if any(matrix.hosts):
+        return HOSTS
     logs = log_ratios(matrix, metric)[:, matrix.arms.index(arm), :]
     if not np.isfinite(logs).any():
         return "nothing that can be compared with native was measured"

@@ -59,10 +59,11 @@ class Summary:
     mean: float
     error: float
     n: int
-    spread_of: int | None = None  # of how many values the spread is known, where it is not of all: a pilot's
+    # Of how many values the spread is known, where it is not of all: of a pilot, or of the blocks within several hosts.
+    spread_of: float | None = None
 
     @property
-    def freedom(self) -> int:
+    def freedom(self) -> float:
         """Degrees of freedom of the standard error."""
         return (self.n if self.spread_of is None else self.spread_of) - 1
 
@@ -90,7 +91,11 @@ def summarise(values: Sequence[float] | Floats) -> Summary:
 
 def mean(values: Sequence[float] | Floats, unit: str) -> Estimate:
     """Arithmetic mean with its t interval over deployments (the papers' form)."""
-    summary = summarise(values)
+    return mean_of(summarise(values), unit, "mean over deployments, t interval")
+
+
+def mean_of(summary: Summary, unit: str, method: str) -> Estimate:
+    """A mean with its t interval."""
     half = summary.half_width()
     bounded = math.isfinite(half)
     return Estimate(
@@ -100,7 +105,7 @@ def mean(values: Sequence[float] | Floats, unit: str) -> Estimate:
         LEVEL,
         unit,
         summary.n,
-        "mean over deployments, t interval",
+        method,
     )
 
 
@@ -137,3 +142,34 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(tested) - rank) * p))
         adjusted[index] = highest
     return adjusted
+
+
+def over_conditions(logs: Floats) -> Summary | None:
+    """Mean over conditions of per-condition means of ``logs`` [block, condition], its error from leaving out blocks.
+
+    The error is the jackknife's (Quenouille, Biometrika 43, 1956; Tukey, Ann. Math. Stat. 29, 1958; Efron, The
+    Jackknife, the Bootstrap and Other Resampling Plans, 1982, ch. 3), in its form about the estimate itself, which is
+    the larger one: what the mean would be without each block in turn. n is the number of blocks that hold anything.
+    With every cell present that is the standard error of the blocks' means over conditions. Where a cell is missing,
+    a block moves the mean by as much as it has to say in it; one that alone holds a condition takes it away, and how
+    far the conditions lie apart is then in the error as well. None when nothing was measured.
+    """
+    measured = logs[:, np.isfinite(logs).any(axis=0)]
+    blocks = measured[np.isfinite(measured).any(axis=1)]
+    if blocks.size == 0:
+        return None
+    mean = float(np.nanmean(blocks, axis=0).mean())
+    n = len(blocks)
+    if n < 2:
+        return Summary(mean, math.nan, n)
+    moved = _without_each(blocks) - mean
+    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n)
+
+
+def _without_each(blocks: Floats) -> Floats:
+    """The mean over conditions of per-condition means of [block, condition] without each block in turn."""
+    held = np.isfinite(blocks)
+    values = np.where(held, blocks, 0.0)
+    left, count = values.sum(axis=0) - values, held.sum(axis=0) - held
+    means = np.divide(left, count, out=np.full_like(left, np.nan), where=count > 0)
+    return np.asarray(np.nanmean(means, axis=1))

@@ -209,9 +209,10 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
+        where = " --cluster tls://HOST:8786 --tls DIRECTORY" if plan.hosts else ""
         notes.append(
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
-            + ("" if is_kept else f" `virtoll run {directory}` resumes it.")
+            + ("" if is_kept else f" `virtoll run {directory}{where}` resumes it.")
         )
     if is_kept:
         notes.append(

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import INSTRUMENT, Condition
-from virtoll.analysis.estimates import Estimate, Floats, mean
+from virtoll.analysis.estimates import Estimate, Floats, mean, mean_of
+from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
@@ -193,7 +194,25 @@ class Matrix:
         if self.censored(metric, arm, condition)[0]:
             return None
         values = self.values(metric)[:, self.arms.index(arm), self._number[condition]]
-        return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
+        return self.mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
+
+    def mean(self, values: Floats, unit: str) -> Estimate:
+        """The mean of one value a block, nan where there is none; over hosts where there are several. ValueError of
+        no value at all.
+        """
+        hosts = self.hosts
+        if len(set(hosts)) < 2:
+            return mean(values, unit)
+        summary = over_hosts(hosts, values[:, None], is_of_hosts=len(set(hosts)) >= MANY)
+        if summary is None:
+            raise ValueError("no finite value to summarise")
+        return mean_of(summary, unit, "mean over hosts of the mean over deployments, t interval")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """By block, the host that measured it; "" where the plan names none."""
+        named = self.run.plan.hosts
+        return tuple(named.get(block, "") for block in self.blocks)
 
     def censored(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:
         """In how many of a cell's valid trials a metric lies among the failed requests, and how many trials there are;

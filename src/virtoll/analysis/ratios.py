@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, p_difference
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, over_conditions, p_difference
+from virtoll.analysis.hosts import over_hosts
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rounds import in_turn, median_of_rounds
-from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
+from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
 from virtoll.record.model import Arm
 from virtoll.units import percent
@@ -236,39 +237,12 @@ def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     return found
 
 
-def over_conditions(logs: Floats) -> Summary | None:
-    """Mean over conditions of per-condition means of ``logs`` [block, condition], its error from leaving out blocks.
-
-    The error is the jackknife's (Quenouille, Biometrika 43, 1956; Tukey, Ann. Math. Stat. 29, 1958; Efron, The
-    Jackknife, the Bootstrap and Other Resampling Plans, 1982, ch. 3), in its form about the estimate itself, which is
-    the larger one: what the mean would be without each block in turn. n is the number of blocks that hold anything.
-    With every cell present that is the standard error of the blocks' means over conditions. Where a cell is missing,
-    a block moves the mean by as much as it has to say in it; one that alone holds a condition takes it away, and how
-    far the conditions lie apart is then in the error as well. None when nothing was measured.
-    """
-    measured = logs[:, np.isfinite(logs).any(axis=0)]
-    blocks = measured[np.isfinite(measured).any(axis=1)]
-    if blocks.size == 0:
-        return None
-    mean = float(np.nanmean(blocks, axis=0).mean())
-    n = len(blocks)
-    if n < 2:
-        return Summary(mean, math.nan, n)
-    moved = _without_each(blocks) - mean
-    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n)
-
-
-def _without_each(blocks: Floats) -> Floats:
-    """The mean over conditions of per-condition means of [block, condition] without each block in turn."""
-    held = np.isfinite(blocks)
-    values = np.where(held, blocks, 0.0)
-    left, count = values.sum(axis=0) - values, held.sum(axis=0) - held
-    means = np.divide(left, count, out=np.full_like(left, np.nan), where=count > 0)
-    return np.asarray(np.nanmean(means, axis=1))
-
-
 def summary_under(rule: Rule, logs: Floats) -> Summary | None:
-    """`over_conditions` of [block, condition]; the error of a rule with a pilot is by the spread of its blocks."""
+    """`over_conditions` of [block, condition]; the error of a rule with a pilot is by the spread of its blocks, that of
+    several hosts by `over_hosts`.
+    """
+    if isinstance(rule, OverHosts):
+        return over_hosts(rule.hosts, logs, is_of_hosts=rule.is_of_hosts)
     whole = over_conditions(logs)
     if whole is None or rule.pilot is None or len(logs) <= rule.pilot:
         return whole

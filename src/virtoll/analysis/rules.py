@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, ratio
+from virtoll.analysis.hosts import MANY
 from virtoll.analysis.stopping import (
     PHI,
     GroupSequential,
@@ -191,8 +192,44 @@ class AtAnyTime(_AtAnyLook):
         return f"an always-valid interval needs at least {_blocks(least)}, and it has {summary.n}"
 
 
+@dataclass(frozen=True)
+class OverHosts(Rule):
+    """A number of blocks that was fixed, on several hosts. ``hosts``: of each block, from the first on."""
+
+    hosts: tuple[str, ...]
+
+    @property
+    def is_of_hosts(self) -> bool:
+        """Whether the host is the replicate, and not the block within it: by how many were planned."""
+        return len(set(self.hosts)) >= MANY
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """What its intervals are called."""
+        return f"t interval by {'hosts' if self.is_of_hosts else 'blocks within hosts'}"
+
+    def interval(self, summary: Summary, method: str) -> Estimate:
+        """The ratio with its interval, and what n counts."""
+        return super().interval(summary, method.replace("n = blocks", "n = hosts") if self.is_of_hosts else method)
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing."""
+        if math.isfinite(summary.error):
+            return ""
+        if self.is_of_hosts:
+            return "not more than half of the hosts hold all of its conditions"
+        return "not every host has two blocks of it under all of its conditions"
+
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
+        """A new run: one of several hosts is not extended. How many it takes hangs on how each of them scatters."""
+        return f"needs {'more hosts' if self.is_of_hosts else 'more blocks on each host'}, in a new run"
+
+
 def rule_of(plan: Plan) -> Rule:
     """The rule in force."""
+    hosts = plan.hosts
+    if hosts:  # one alone, too: its run is not extended either
+        return OverHosts(tuple(hosts.get(block, "") for block in range(1, plan.blocks + 1)))
     if isinstance(plan.rule, Decide):
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):

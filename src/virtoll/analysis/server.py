@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import Estimate, mean
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import MIB, TrialMetrics
@@ -75,7 +75,9 @@ def per_participant(matrix: Matrix, metric: str, arm: Arm) -> Estimate | None:
         slopes.append(float(np.polyfit(at[known], row[known], 1)[0]) if len(set(at[known])) >= 3 else np.nan)
     if not np.isfinite(slopes).any():
         return None
-    return mean(np.array(slopes), matrix.metrics[metric].unit).with_method("mean over blocks of the slope by levels")
+    return matrix.mean(np.array(slopes), matrix.metrics[metric].unit).with_method(
+        "mean over blocks of the slope by levels"
+    )
 
 
 @dataclass(frozen=True)

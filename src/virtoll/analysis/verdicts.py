@@ -26,7 +26,7 @@ from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, inflation
+from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, inflation
 from virtoll.units import percent
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
@@ -81,6 +81,8 @@ def _asks(summary: Summary, margin: float, family: int, rule: Rule, *, lost: int
         return fixed, rule.asks(fixed, summary)
     if rule is FIXED:
         needed = blocks_needed(summary, margin, family, AtAnyTime())
+    if isinstance(rule, OverHosts):
+        return needed, rule.asks(needed, summary)
     if fixed - summary.n >= MOST_BLOCKS:
         return needed, f"needs more than {MOST_BLOCKS:,} more blocks"
     if rule is not FIXED:

@@ -31,6 +31,7 @@ MOST_HEADROOM = 0.9
 GRID = {"nodes": 400, "interfaces": 2, "channels": 12, "slices": 2}  # of `plan testbed`: the paper's
 TESTBED_OUT = Path("runs/testbed-plan")
 _PLATFORMS = "only these, beside native, whether the study names them or not; all: every one there is"
+_TLS = "certificates of this host: ca.pem, cert.pem, key.pem (docs/SCALE.md makes them)"
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -49,6 +50,8 @@ def make_parser() -> argparse.ArgumentParser:
         _new,
         _check,
         _run,
+        _scheduler,
+        _worker,
         _calibrate,
         _probe,
         _audit,
@@ -142,7 +145,26 @@ def _run(verbs: Any) -> None:
     verb.add_argument(
         "--target", metavar="URL", help="let the study's load use this server of yours, and deploy nothing"
     )
+    verb.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="have other hosts measure: their scheduler, tls://HOST:8786 (docs/SCALE.md)",
+    )
+    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
+
+
+def _scheduler(verbs: Any) -> None:
+    verb = verbs.add_parser("scheduler", help="where the hosts of a fleet wait for studies, until Ctrl-C")
+    verb.add_argument("address", metavar="ADDRESS", help="where it listens, on this machine: tls://HOST:8786")
+    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
+
+
+def _worker(verbs: Any) -> None:
+    verb = verbs.add_parser("worker", help="let this host measure for others, by a scheduler, until Ctrl-C")
+    verb.add_argument("address", metavar="ADDRESS", help="of the scheduler: tls://HOST:8786")
+    verb.add_argument("--name", default="", help="what reports call this host (default: its host name)")
+    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
 
 
 def _calibrate(verbs: Any) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _holding: list[object] = []  # one mark for each block of the main thread that must not be interrupted
 _came: list[int] = []  # what came meanwhile
+_heard: list[int] = []  # all that ever came
 
 
 def install() -> None:
@@ -26,7 +27,13 @@ def install() -> None:
                 signal.signal(number, _handle)
 
 
+def heard() -> int:
+    """How many interrupts have come so far, whether they took effect or not."""
+    return len(_heard)
+
+
 def _handle(number: int, _frame: FrameType | None) -> None:
+    _heard.append(number)
     if _holding:
         _came.append(number)
     elif not is_being_tidied_up_after():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
+Stamp = tuple[int, int]
 _FURTHER = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -20,3 +22,12 @@ def search_path() -> str:
 def find(program: str) -> str | None:
     """The path of a program; None where it is not installed."""
     return shutil.which(program, path=search_path())
+
+
+def stamp(program: str) -> Stamp | None:
+    """What changes when a program on this machine is replaced; None where it is not installed."""
+    path = find(program)
+    if path is None:
+        return None
+    there = Path(path).stat()
+    return there.st_ino, there.st_mtime_ns

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.hosts.base import Host
+from virtoll.hosts.programs import Stamp, stamp
 from virtoll.platforms import inside, mounts
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.stdio import PATH, SERVE
@@ -93,12 +94,14 @@ def _devices() -> list[dict[str, Any]]:
     return used
 
 
-_versions: dict[tuple[str, str], str] = {}  # by host and program
+_versions: dict[tuple[str, Stamp | None], str] = {}  # by host and program
 
 
 def version(host: Host, program: str, *options: str, env: Mapping[str, str] | None = None) -> str:
-    """What a program says of itself, asked once: deployments are timed, and an answer takes as long as some of them."""
-    key = (host.where, program)
+    """What a program says of itself, asked once: deployments are timed, and an answer takes as long as some of them. A
+    worker lives for weeks, so one that was replaced meanwhile is asked again.
+    """
+    key = (f"{host.where} {program}", stamp(program))
     if key not in _versions:
         _versions[key] = host.run([program, *options, "--version"], env=env).text.partition("\n")[0]
     return _versions[key]

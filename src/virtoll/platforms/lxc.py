@@ -20,6 +20,7 @@ from virtoll.features import VASCONCELOS, Features, partly
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.hosts.local import end_session
+from virtoll.hosts.programs import Stamp, stamp
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
@@ -226,13 +227,14 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
     return "\n".join(lines) + "\n"
 
 
-_versions: dict[str, str] = {}  # by host
+_versions: dict[tuple[str, Stamp | None], str] = {}  # by host
 
 
 def _version(host: Host) -> str:
-    if host.where not in _versions:
-        _versions[host.where] = host.run(["lxc-start", "--version"]).text
-    return _versions[host.where]
+    key = (host.where, stamp("lxc-start"))  # a worker lives for weeks
+    if key not in _versions:
+        _versions[key] = host.run(["lxc-start", "--version"]).text
+    return _versions[key]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ RUNDIR/
   kept.json         of a copy that `virtoll keep` made small: what it lacks
   looks.jsonl       one Look a line, where there is a rule; append only, fsynced
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
+  hosts/NAME/environment.json  the same of each host, where several measured the blocks; above is what they share
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
   trials/ID/        raw data of one trial, written before its line:
     latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram; where a load has several windows, of
@@ -94,8 +95,10 @@ class Arm(_Record):
     role: Literal["baseline", "floor", "treatment"] = "treatment"  # floor: the second native arm
 
 
-# A trial's id names its directory: one plain word, whoever wrote the record.
-TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
+# A trial's id names its directory, as a host's name does: one plain word, whoever wrote the record.
+_WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+TrialId = Annotated[str, Field(pattern=f"^{_WORD}$", max_length=200)]
+HostName = Annotated[str, Field(pattern=f"^{_WORD}$", max_length=64)]
 
 
 class PlannedTrial(_Record):
@@ -113,6 +116,7 @@ class PlannedTrial(_Record):
     turn: str = ""  # that of the trials that are measured in turn with each other; "": alone
     group: int = 0  # from 1, of the arms that stand together where the memory does not hold all; 0: it does, or none do
     deployment: str = ""  # trials in a row with the same one share an instance; "" for one of its own
+    host: Annotated[str, Field(pattern=f"^({_WORD})?$", max_length=64)] = ""  # that measures its block; "": this one
 
 
 class Plan(_Record):
@@ -134,6 +138,11 @@ class Plan(_Record):
             if trial.group and trial.arm.role != "baseline":
                 found.setdefault(trial.group, set()).add(trial.arm.label)
         return tuple(tuple(sorted(found[number])) for number in sorted(found))
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """Which host measures each block; {} where no hosts are named: the machine that ran it."""
+        return {trial.block: trial.host for trial in self.trials if trial.host}
 
 
 class Extension(_Record):

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,7 +30,7 @@ INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again u
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
 _Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
-_LOOKS = "looks.jsonl"
+_LOOKS, _HOSTS = "looks.jsonl", "hosts"
 PACKED_LOG = "trials.jsonl.gz"
 
 
@@ -60,8 +61,15 @@ class RunDirectory:
     # -- writing ------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, study: Mapping[str, Any], plan: Plan, environment: Environment) -> RunDirectory:
-        """A new run directory; StoreError when something is there already.
+    def create(
+        cls,
+        path: Path,
+        study: Mapping[str, Any],
+        plan: Plan,
+        environment: Environment,
+        hosts: Mapping[str, Environment] = MappingProxyType({}),
+    ) -> RunDirectory:
+        """A new run directory; StoreError when something is there already. ``hosts``: those of a fleet, by name.
 
         It gets its name when it is whole. What a killed virtoll had begun beside it (``.NAME.partial``) is replaced.
         """
@@ -76,6 +84,11 @@ class RunDirectory:
                 (begun / "trials").mkdir()
                 durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
                 durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
+                for name, there in hosts.items():
+                    durable.make_directories(inside(begun, _HOSTS, name))
+                    durable.write_once(
+                        begun / _HOSTS / name / "environment.json", there.model_dump_json(indent=1).encode()
+                    )
                 durable.write_once(begun / "trials.jsonl", b"")
                 if plan.rule is not None:
                     durable.write_once(begun / _LOOKS, b"")
@@ -114,10 +127,11 @@ class RunDirectory:
             )
 
     def trial_directory(self, trial: PlannedTrial) -> Path:
-        """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
+        """A new directory for a trial's raw data, there for good; without a sealed record it marks a killed run."""
         path = inside(self.path, "trials", trial.id)
         with _as_store_error(path):
             path.mkdir()
+            durable.sync(path.parent)
         return path
 
     def seal(self, record: TrialRecord) -> None:
@@ -138,9 +152,13 @@ class RunDirectory:
 
     def write_parquet(self, trial: PlannedTrial, name: str, packed: memoryview) -> None:
         """Write one of the trial's parquet files (`virtoll.record.tables`): whole, or not at all."""
-        path = inside(self.path, "trials", trial.id, f"{name}.parquet")
+        self.write_raw(trial, f"{name}.parquet", packed)
+
+    def write_raw(self, trial: PlannedTrial, name: str, data: bytes | memoryview) -> None:
+        """Write one of the trial's files: whole, or not at all."""
+        path = inside(self.path, "trials", trial.id, name)
         with _as_store_error(path):
-            durable.write_once(path, packed)
+            durable.write_once(path, data)
 
     def write_log(self, trial: PlannedTrial, text: str) -> None:
         """Add to the trial's log.txt."""
@@ -233,6 +251,10 @@ class RunDirectory:
         """The machine and versions."""
         return self._read(Environment, "environment.json")
 
+    def environment_of(self, host: str) -> Environment:
+        """Those of one of the hosts that the plan names."""
+        return self._read(Environment, _HOSTS, host, "environment.json")
+
     @property
     def kept(self) -> Kept | None:
         """What this directory lacks, where `virtoll keep` made it; else None."""
@@ -303,15 +325,15 @@ class RunDirectory:
                 trials.append(trial)
         return trials
 
-    def _read(self, model: type[_Model], name: str) -> _Model:
-        return _validated(model, self._bytes(name), str(self.path / name))
+    def _read(self, model: type[_Model], *names: str) -> _Model:
+        return _validated(model, self._bytes(*names), str(self.path.joinpath(*names)))
 
-    def _bytes(self, name: str) -> bytes:
-        path = inside(self.path, name)
+    def _bytes(self, *names: str) -> bytes:
+        path = inside(self.path, *names)
         try:
             return read_bounded(path, MOST_BYTES)
         except FileNotFoundError:
-            what, remedy = f"{name} is missing", "is this a run directory? a run writes it first of all"
+            what, remedy = f"{'/'.join(names)} is missing", "is this a run directory? a run writes it first of all"
             raise StoreError(what, where=str(path), remedy=remedy) from None
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error

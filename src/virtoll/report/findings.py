@@ -18,7 +18,7 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.components import Components, components_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
-from virtoll.analysis.estimates import Estimate, mean
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
@@ -276,12 +276,13 @@ class Findings:
     def pooled(self, metric: str, arm: Arm) -> Estimate | None:
         """Mean over deployments of a metric that hardly depends on the condition (memory, deployment)."""
         values = self.matrix.values(metric)[:, self.matrix.arms.index(arm), :]
-        seen = values[np.isfinite(values).any(axis=1)]
-        if seen.size == 0:
+        seen = np.isfinite(values).any(axis=1)
+        if not seen.any():
             return None
-        return mean(np.nanmean(seen, axis=1), self.matrix.metrics[metric].unit).with_method(
-            "mean over blocks of the mean over conditions, t interval"
-        )
+        means = np.full(len(values), np.nan)
+        means[seen] = np.nanmean(values[seen], axis=1)
+        unit = self.matrix.metrics[metric].unit
+        return self.matrix.mean(means, unit).with_method("mean over blocks of the mean over conditions, t interval")
 
     def reason(self, metric: str) -> str:
         """Why a metric has no value in any valid trial; "" where it has one, or there is no such trial."""

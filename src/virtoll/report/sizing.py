@@ -53,6 +53,9 @@ def sizings(found: Findings, asked: Asked, objectives: Sequence[str], price: Pri
     """The plan. StudyError where the run holds no number of users that anything could be planned by, or where the
     objective is not one that it can tell of.
     """
+    if len(set(found.matrix.hosts)) > 1:
+        what = "several hosts measured it, and how many users one carries is told for one kind of host only"
+        raise StudyError([Problem(what, str(found.run.directory), "plan by a run of the host that you would buy")])
     parts = list(found.servers.items()) or [("", found)]
     return [_of(name, part, asked, objectives, price) for name, part in parts]
 

@@ -45,8 +45,11 @@ def _study(run: Findings, advice: Advice) -> str:
 def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
     """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
     hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length, nor
-    does a copy that was kept small.
+    does a copy that was kept small. Of several hosts: twice as many on each, since what it takes hangs on each.
     """
+    if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
+        more = 2 * part.findings.run.plan.blocks // len(hosts)
+        return f"virtoll run {_study(part.findings, advice)} --blocks {more} --cluster tls://HOST:8786 --tls DIRECTORY"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     total = needed + max(0, whole - n)

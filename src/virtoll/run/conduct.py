@@ -17,11 +17,14 @@ from virtoll.run.rule import extension, refuse_another
 from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.model import Study
+from virtoll.trial.treatment import treatments
 
 
 def run_study(request: Request) -> int:
     """Run (or resume) what is asked for, build the report, and return the exit code."""
     expect_one_meaning(request.study)
+    if request.tls is not None and request.cluster is None:
+        raise StudyError([Problem("certificates are for a scheduler", "--tls", "name it: --cluster tls://HOST:8786")])
     if is_run_directory(Path(request.study)):
         return _resume(request)
     return run_made(request, *read(request))
@@ -30,13 +33,20 @@ def run_study(request: Request) -> int:
 def run_made(request: Request, study: Study, file: str) -> int:
     """The same, of a study that was made of ``file`` already."""
     host = LocalHost()
-    if request.dry_run:
+    if request.cluster is not None:
+        _refuse_on_hosts(study, request)
+    if request.dry_run:  # of several hosts: what each does, as this machine would
         return dry.show_plan(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
-    from virtoll.run import measuring  # with it comes the analysis, which takes as long to import as all else
+    from virtoll.run import (
+        measuring,
+        over_hosts,
+    )  # with them comes the analysis, which takes as long to import as all else
 
+    if request.cluster is not None:
+        return over_hosts.begin(study, request, file, out)
     return measuring.begin(Stage(study, host), request, file, out)
 
 
@@ -50,8 +60,10 @@ def _resume(request: Request) -> int:
     if request.dry_run:
         pending = [*directory.pending(), *(more.trials if more else ())]
         return dry.show_pending(directory.plan, pending, as_json=request.as_json)
-    from virtoll.run import measuring  # see above
+    from virtoll.run import measuring, over_hosts  # see above
 
+    if request.cluster is not None:
+        return over_hosts.go_on(directory, _study_of(directory), request)
     return measuring.go_on(directory, Stage(_study_of(directory), LocalHost()), more, request)
 
 
@@ -71,6 +83,41 @@ def _refuse_changes(request: Request, plan: Plan) -> None:
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
-    problems += refuse_another(plan, request.asked)
+    problems += refuse_another(plan, request.asked) or _of_hosts(plan, request)
+    if problems:
+        raise StudyError(problems)
+
+
+def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
+    """What is wrong where a run of several hosts goes on here, or is extended; or one of this machine elsewhere."""
+    hosts = sorted(set(plan.hosts.values()))
+    if not hosts:
+        remedy = "leave it out"
+        return [Problem("this run is of one machine, and goes on there", "--cluster", remedy)] * bool(request.cluster)
+    if request.blocks is not None and request.blocks != plan.blocks:
+        return [Problem("a run of several hosts is not extended", "--blocks", "leave it out, or begin a new run")]
+    if request.cluster is not None and request.budget_s is not None:
+        return [Problem("that is for a run on one machine", "--budget", "leave it out; Ctrl-C ends a run at any time")]
+    if request.cluster is None and not request.dry_run:
+        what, remedy = f"this run is measured by {', '.join(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
+        return [Problem(what, request.study, remedy)]
+    return []
+
+
+def _refuse_on_hosts(study: Study, request: Request) -> None:
+    """StudyError for what several hosts cannot do, or not yet: what would come of it has no honest interval."""
+    given = {
+        "--budget": request.budget_s is not None,
+        "--decide": request.decide is not None,
+        "--precision": request.precision is not None,
+    }
+    problems = [
+        Problem("that is for a run on one machine", option, "leave it out, or leave out --cluster")
+        for option, was_given in given.items()
+        if was_given
+    ]
+    if study.servers or any(treatment.neighbour.aggressor for treatment in treatments(study)):
+        what = f"{study.name} sets instances beside each other: what that does is told for one machine only"
+        problems.append(Problem(what, "--cluster", "run it on each host by itself"))
     if problems:
         raise StudyError(problems)

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from virtoll import __version__, binaries
+from virtoll.catalogue import plugins
 from virtoll.errors import HostError
 from virtoll.hosts import tuning
 from virtoll.hosts.cgroup import hierarchies
@@ -17,8 +18,11 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
 from virtoll.record.comparable import differences
-from virtoll.record.model import Environment, SkippedArm
+from virtoll.record.model import Arm, Environment, SkippedArm
 from virtoll.run import calibrations
+
+if TYPE_CHECKING:
+    from virtoll.run.stage import Stage
 
 _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
@@ -69,13 +73,19 @@ def describe(
         **calibrations.noted(machine),
     }
     return Environment(
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         virtoll=__version__,
         comparable=comparable,
         notes=notes,
         skipped=list(skipped),
         warnings=warnings(),
     )
+
+
+def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
+    """This machine, as a study's stage has made it ready for these arms."""
+    runtimes, generators = stage.runtimes(arms), stage.generators
+    return describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
 
 
 def _machine() -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Reporter(Protocol):
         ...
 
 
-class _Guarded:
+class Guarded:
     """Passes on what a reporter is told. It never fails: what the reporter met is kept, and then it is left alone."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -49,12 +49,15 @@ class _Guarded:
         self._error: Exception | None = None
 
     def trial_started(self, trial: PlannedTrial) -> None:
+        """Pass it on."""
         self._tell(lambda: self._reporter.trial_started(trial))
 
     def phase(self, trial: PlannedTrial, name: str) -> None:
+        """Pass it on."""
         self._tell(lambda: self._reporter.phase(trial, name))
 
     def trial_sealed(self, record: TrialRecord) -> None:
+        """Pass it on."""
         self._tell(lambda: self._reporter.trial_sealed(record))
 
     def _tell(self, tell: Callable[[], None]) -> None:
@@ -63,6 +66,11 @@ class _Guarded:
                 tell()
             except Exception as error:
                 self._error = error
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether all that was told so far was heard."""
+        return self._error is None
 
     def expect_heard(self) -> None:
         """UnheardError where nobody reads what is told any more; a reporter's own fault as it is."""
@@ -92,7 +100,7 @@ def execute(
     that was begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial
     is begun after the one that is under way: UnheardError, when it was its reader that went away.
     """
-    guarded = _Guarded(reporter)
+    guarded = Guarded(reporter)
     seal_killed(directory, guarded)
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
@@ -108,7 +116,7 @@ def execute(
             for trial in turn:
                 guarded.trial_started(trial)
             guarded.expect_heard()
-            _run(directory, experiment, guarded, turn)
+            run_turn(directory, experiment, guarded, turn)
             guarded.expect_heard()
         if ends():
             return True
@@ -132,7 +140,7 @@ def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
         reporter.trial_sealed(record)
 
 
-def _run(directory: RunDirectory, experiment: Experiment, reporter: Reporter, turn: Sequence[PlannedTrial]) -> None:
+def run_turn(directory: RunDirectory, experiment: Experiment, reporter: Reporter, turn: Sequence[PlannedTrial]) -> None:
     """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own,
     and none draws its conclusions while another still has windows to come.
 

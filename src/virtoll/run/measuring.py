@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from virtoll.catalogue import features, plugins
+from virtoll.catalogue import features
 from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import Arm, Environment, Extension, SkippedArm
+from virtoll.record.model import Arm, Extension
 from virtoll.record.store import RunDirectory
 from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
@@ -40,10 +40,10 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(arms, told.say)
-            here = _described(stage, arms, images, skipped)
+            here = environment.of_stage(stage, arms, images, skipped)
             directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
             finished = _measure(directory, stage, images, told, request.budget_s)
-        return _finish(directory, finished, quiet=request.as_json)
+        return finish(directory, finished, quiet=request.as_json)
 
 
 def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request: Request) -> int:
@@ -54,19 +54,14 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
             _say_removed(removed, told)
             _announce(arms, told)
             images = stage.prepare(arms, told.say)
-            here = _described(stage, arms, images, [])
+            here = environment.of_stage(stage, arms, images, [])
             environment.require_same(directory.environment, here)
             if more is not None:
                 with directory.writing():
                     directory.extend(more)
                 told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
             finished = _measure(directory, stage, images, told, request.budget_s)
-        return _finish(directory, finished, quiet=request.as_json)
-
-
-def _described(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
-    runtimes, generators = stage.runtimes(arms), stage.generators
-    return environment.describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
+        return finish(directory, finished, quiet=request.as_json)
 
 
 def _say_removed(removed: Sequence[str], told: Progress) -> None:
@@ -107,8 +102,10 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
         return finished
 
 
-def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
-    """The report, its path, and one line of what was found."""
+def finish(directory: RunDirectory, finished: bool, *, quiet: bool, why: str = "", how: str = "") -> int:
+    """The report, its path, and one line of what was found. Where it is not finished: ``why``, if it was no time budget
+    that ended it, and the option beside `virtoll run RUNDIR` that goes on.
+    """
     with helped():
         from virtoll.report.answer import answer
         from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
@@ -121,7 +118,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
             told = f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}"
             print(printable(told), file=out)
     if not finished:
-        print(f"{_cut_short(directory)}; `virtoll run {directory.path}` goes on", file=out)
+        print(f"{why or _cut_short(directory)}; `virtoll run {directory.path}{how}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     _keep_calibration(findings.calibration, quiet=quiet)
     return exit_code(records, finished)

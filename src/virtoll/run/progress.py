@@ -127,6 +127,11 @@ def condition_text(trial: PlannedTrial) -> str:
     return Condition.of(trial).label()
 
 
+def _on(trial: PlannedTrial) -> str:
+    """Which host measures it, where it is not this machine."""
+    return f" on {trial.host}" if trial.host else ""
+
+
 def _outcome(record: TrialRecord) -> str:
     if record.status == "valid":
         if record.measured is None:
@@ -197,7 +202,7 @@ class PlainProgress:
         self.tally.add(record)
         trial = record.trial
         self.say(
-            f"[{self.tally.done}/{self.tally.total}] block {trial.block}  {trial.arm.label:<24} "
+            f"[{self.tally.done}/{self.tally.total}] block {trial.block}{_on(trial)}  {trial.arm.label:<24} "
             f"{condition_text(trial):<40} {_outcome(record)}  ({self.tally.left()})"
         )
 
@@ -257,7 +262,7 @@ class LiveProgress:
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """Name the trial below the bar."""
-        self.now = f"block {trial.block}  {trial.arm.label}  {condition_text(trial)}"
+        self.now = f"block {trial.block}{_on(trial)}  {trial.arm.label}  {condition_text(trial)}"
 
     def phase(self, trial: PlannedTrial, name: str) -> None:
         """Name what is being done."""

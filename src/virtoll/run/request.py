@@ -40,6 +40,8 @@ class Request:
     explain: bool = False
     decide: float | None = None  # relative: a run ends when every arm is different, or within so much
     precision: float | None = None  # relative: the half-width that decides how many blocks there are
+    cluster: str | None = None  # the address of a scheduler, where other hosts measure
+    tls: Path | None = None  # the directory of its certificates
 
     @property
     def asked(self) -> Asked:

@@ -131,6 +131,11 @@ class Stage:
         """The labels of those that stand beside each other, the baseline left out; () where none or all of them do."""
         return self._room.groups(arms) if self.study.design == "rotation" else ()
 
+    @property
+    def free_bytes(self) -> int:
+        """The memory that groups are made by."""
+        return self._room.free_bytes
+
     @cached_property
     def _room(self) -> Room:
         return Room.on(self.host, self.asked)

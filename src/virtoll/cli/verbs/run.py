@@ -11,13 +11,25 @@ from virtoll.run.request import Request, read
 
 # Options of a run that say something of arms, blocks or a run directory.
 _OF_ARMS = (
-    *("platforms", "blocks", "budget", "decide", "precision", "seed", "dry_run", "out", "cross_check", "explain"),
+    *(
+        "platforms",
+        "blocks",
+        "budget",
+        "decide",
+        "precision",
+        "seed",
+        "dry_run",
+        "out",
+        "cross_check",
+        "explain",
+        "cluster",
+    ),
 )
 
 
 def do(arguments: argparse.Namespace) -> int:
     """Run it, go on with it, or print its plan."""
-    if not arguments.dry_run:
+    if not arguments.dry_run and arguments.cluster is None:  # with a cluster, others measure, and they are root
         common.require_root()
     common.tell_refused(refused())
     if arguments.target is not None:
@@ -41,5 +53,7 @@ def do(arguments: argparse.Namespace) -> int:
             explain=arguments.explain,
             decide=arguments.decide,
             precision=arguments.precision,
+            cluster=arguments.cluster,
+            tls=arguments.tls,
         )
     )

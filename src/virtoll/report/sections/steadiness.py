@@ -7,6 +7,7 @@ from typing import ClassVar
 import altair as alt
 import numpy as np
 
+from virtoll.analysis.estimates import Floats
 from virtoll.report.drawing import Figure, Layout, arm_scales, data, legend, styled
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED
@@ -37,16 +38,16 @@ def _steadiness(findings: Findings) -> Figure | None:
     values = matrix.values(metric.name)
     arms = [arm for arm in matrix.arms if arm.role in ("baseline", "floor")]
     base = values[:, matrix.arms.index(matrix.baseline), :]
-    measured = np.isfinite(base).any(axis=0)
-    if not measured.any():
+    if not np.isfinite(base).any():
         return None
-    centre = np.full(base.shape[1], np.nan)
-    centre[measured] = np.nanmean(base[:, measured], axis=0)
+    of_hosts = {
+        host: _centre(base[[at for at, each in enumerate(matrix.hosts) if each == host]]) for host in matrix.hosts
+    }
     rows = []
     for (block, _, label, condition), cell in matrix.cells.items():
         value = cell.values.get(metric.name)
         if value is not None and any(arm.label == label for arm in arms):
-            relative = value / centre[matrix.conditions.index(condition)]
+            relative = value / of_hosts[cell.record.trial.host][matrix.conditions.index(condition)]
             if np.isfinite(relative):
                 position = cell.record.trial.position
                 rows.append({"arm": label, "x": position, "value": float(f"{relative:.4g}"), "block": block})
@@ -66,7 +67,16 @@ def _steadiness(findings: Findings) -> Figure | None:
         return styled(alt.layer(rule, points, width=layout.width - 90, height=150))
 
     caption = (
-        f"Every native trial's {lower(metric.title)} against the mean of its condition, in the order they ran. A "
+        f"Every native trial's {lower(metric.title)} against the mean of its condition"
+        f"{' on its host' * (len(of_hosts) > 1)}, in the order they ran. A "
         "slope or a step is drift of the machine: pairing within blocks takes it out of the tolls. Scatter is noise."
     )
     return Figure("steadiness", "Did the machine hold still?", caption, draw)
+
+
+def _centre(base: Floats) -> Floats:
+    """The mean of [block, condition] over the blocks; nan where nothing is known."""
+    centre = np.full(base.shape[1], np.nan)
+    measured = np.isfinite(base).any(axis=0)
+    centre[measured] = np.nanmean(base[:, measured], axis=0)
+    return centre

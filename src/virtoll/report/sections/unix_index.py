@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from virtoll.analysis.conditions import level_label
-from virtoll.analysis.estimates import mean
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm
@@ -114,7 +113,8 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     if not mine:
         return Cell(MISSING, "missing")
     of_blocks = [[rate for (block, _), rate in mine.items() if block == each] for each in findings.matrix.blocks]
-    text = plus_minus(mean([sum(rates) / len(rates) for rates in of_blocks if rates], ""))
+    means = np.array([sum(rates) / len(rates) if rates else np.nan for rates in of_blocks])
+    text = plus_minus(findings.matrix.mean(means, ""))
     baseline = findings.matrix.baseline
     native = {} if baseline is None or arm == baseline else deployments.of(baseline.label, test)
     pairs = np.full(len(of_blocks), np.nan)

@@ -1,0 +1,167 @@
+"""How far the hosts of a run differ in what each arm costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm
+from virtoll.analysis.hosts import MANY, Apart, apart, by_host
+from virtoll.analysis.metrics import Metric
+from virtoll.analysis.ratios import log_ratios
+from virtoll.analysis.rules import FIXED
+from virtoll.record.model import Arm
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING, interval, number
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
+from virtoll.report.words import join
+
+_METHOD = "geometric mean of the host's own ratios within blocks, t interval"
+
+
+class Hosts(Section):
+    """Every arm's ratio to native, host by host."""
+
+    name: ClassVar[str] = "hosts"
+    summary: ClassVar[str] = "How far do the hosts differ?"
+    rank: ClassVar[int] = 130
+    of_each_server: ClassVar[bool] = True
+
+    def applies(self, findings: Findings) -> bool:
+        """Where several measured it."""
+        return len(set(findings.matrix.hosts)) > 1 and findings.matrix.baseline is not None
+
+    def answer(self, findings: Findings) -> list[str]:
+        """Where they differ by more than chance: then the mean over them is the toll of none of them."""
+        found = _compared(findings)
+        differing = [row for row, p in zip(found, _tests(found), strict=True) if p < 1 - LEVEL]
+        if not differing:
+            return []
+        told = [f"{row.name}: {_range(row)}" for row in differing[:4]]
+        more = f", and {len(differing) - 4} more" if len(differing) > 4 else ""
+        return [
+            f"The hosts differ by more than chance in what an arm costs (ratio to native: {'; '.join(told)}{more}). "
+            "What is told of all of them together is their mean, and the toll of none of them."
+        ]
+
+    def text(self, findings: Findings) -> list[str]:
+        """What all intervals speak of."""
+        hosts = sorted(set(findings.matrix.hosts))
+        if len(hosts) >= MANY:
+            return [
+                f"{len(hosts)} hosts, each with a mean of its own: the host is what is counted (n), and intervals "
+                "speak of hosts like these. How far they lie apart is in them."
+            ]
+        return [
+            f"{join(hosts)} were measured, and all intervals over them speak of their mean alone: of another host they "
+            f"say nothing, for fewer than {MANY} hosts do not tell how hosts differ."
+        ]
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """An arm a row, a host a column."""
+        found = _compared(findings)
+        if not found:
+            return []
+        hosts = tuple(sorted(set(findings.matrix.hosts)))
+        rows = tuple(
+            (Cell(row.name), *(Cell(interval(row.own(host))) for host in hosts), Cell(row.scatter), Cell(_p(p)))
+            for row, p in zip(found, _tests(found), strict=True)
+        )
+        heads = ("Arm", *hosts, "Hosts apart", "p")
+        notes = [
+            "Ratios to native on the host itself, 95 %. Hosts apart: how many per cent the hosts scatter (one standard "
+            "deviation) beyond what chance makes of their blocks. p: of no difference between them (parametric "
+            "bootstrap, Holm's correction over the table)."
+        ]
+        if left := _left_out(found, hosts):
+            notes.append(left)
+        return [Table("hosts", "Ratio to native, host by host", heads, rows, tuple(notes)).placed(look="tolls")]
+
+    def method(self, findings: Findings) -> list[str]:
+        """What is the replicate."""
+        by = (
+            "each host's own mean is one observation (n: hosts), since there are enough of them"
+            if len(set(findings.matrix.hosts)) >= MANY
+            else "blocks are, within their hosts, since there are few"
+        )
+        return [
+            "**Hosts are a blocking factor.** A block is measured on one host, native and all arms, so that ratios are "
+            f"of one machine; all hosts weigh the same. What is counted was settled before the first trial: {by}."
+        ]
+
+
+@dataclass
+class _Row:
+    """One arm in one metric."""
+
+    arm: Arm
+    metric: Metric
+    each: Mapping[str, Summary]
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.label}, {self.metric.title}" if self.metric.group else self.arm.label
+
+    @cached_property
+    def apart(self) -> Apart | None:
+        return apart(self.each)
+
+    @property
+    def scatter(self) -> str:
+        return MISSING if self.apart is None else f"{number(math.expm1(self.apart.deviation) * 100, 0.1)} %"
+
+    def own(self, host: str) -> Estimate | None:
+        return FIXED.interval(self.each[host], _METHOD) if host in self.each else None
+
+
+def _compared(findings: Findings) -> list[_Row]:
+    """What the answer is given in, of every arm of which something is known; the floor last."""
+    matrix = findings.matrix
+    metrics = findings.judged if findings.is_programme else [findings.headline]
+    rows = []
+    for metric in metrics:
+        logs = log_ratios(matrix, metric.name)
+        for arm in (arm for arm in findings.arms if arm.role != "baseline"):
+            toll = findings.tolls(metric.name).total(arm)
+            if toll is not None and toll.ratio is not None:
+                rows.append(_Row(arm, metric, by_host(matrix.hosts, logs[:, matrix.arms.index(arm), :])))
+    return rows
+
+
+def _tests(rows: list[_Row]) -> list[float]:
+    """Adjusted; the floor is no arm under test."""
+    return holm([row.apart.p if row.apart is not None and row.arm.role != "floor" else math.nan for row in rows])
+
+
+def _p(p: float) -> str:
+    if math.isnan(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def _range(row: _Row) -> str:
+    """``0.81 (node1) to 0.92 (node3)``: the least and the most of the hosts' own."""
+    known = sorted((summary.mean, host) for host, summary in row.each.items() if summary.n > 1)
+    (low, first), (high, last) = known[0], known[-1]
+    return f"{math.exp(low):.2f} on {first} to {math.exp(high):.2f} on {last}"
+
+
+def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
+    """Which hosts lack something, and what that takes from the mean over all."""
+    least = 1 if len(hosts) >= MANY else 2
+    told = [
+        f"{row.name}: {join(missing)}"
+        for row in rows
+        if (missing := [host for host in hosts if host not in row.each or row.each[host].n < least])
+    ]
+    if not told:
+        return ""
+    if least > 1:
+        why = "A mean of these hosts has no interval where one of them has fewer than 2 blocks, or not all conditions"
+    else:
+        why = "No part in the mean over hosts, for it has no block, or not all conditions"
+    return f"{why}: {'; '.join(told)}."

@@ -1,0 +1,155 @@
+"""What a host hands back of a trial: its record and the bytes of its files, as one bounded message.
+
+A message is the length of its heading (8 bytes, big endian), the heading (JSON), and the bytes of all files that the
+heading names, in its order. Whoever reads one trusts nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from virtoll.errors import TrialError
+from virtoll.plain import printable
+from virtoll.record.model import SCHEMA, PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
+
+MOST_BYTES = 512 * 1024**2  # of one message: what all trials of a turn may hand back
+MOST_HEADING_BYTES = 16 * 1024**2  # of it: a hundred times what the records of a long turn take
+MOST_RECORD_BYTES = 1024**2  # of one record: thirty times the longest
+MOST_FILES = 100  # of a trial
+_LENGTH = 8
+
+# What a trial may have in its directory: nothing hidden, and nothing in a directory of its own.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
+_NAMES = TypeAdapter(FileName)
+
+
+class _Trial(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: TrialRecord
+    files: dict[FileName, Annotated[int, Field(ge=0, le=MOST_BYTES)]] = Field(max_length=MOST_FILES)
+
+
+class _Heading(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trials: list[_Trial]
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A trial as its host has sealed it."""
+
+    record: TrialRecord
+    files: dict[str, bytes]
+
+
+def collected(spool: RunDirectory, turn: Sequence[PlannedTrial]) -> list[Handed]:
+    """What a spool (a run directory in all but its plan) holds of a turn, whose trials are all sealed in it.
+
+    Raw files beyond what one message holds, or of names that are none of virtoll's, are not sent: their trials failed,
+    and say so.
+    """
+    records = {record.trial.id: record for record in spool.records()}
+    found, room = [], MOST_BYTES // 2  # the rest is for the records
+    for trial in turn:
+        paths = sorted(path for path in (spool.path / "trials" / trial.id).iterdir() if path.is_file())
+        size = sum(path.stat().st_size for path in paths)
+        odd = [path.name for path in paths if not _is_plain(path.name)]
+        if odd or size > room or len(paths) > MOST_FILES:
+            what = f"its {len(paths)} raw files hold {size:,} B, which is more than a host hands back of a turn"
+            what = f"a raw file is called {odd[0]!r}, which is no plain name" if odd else what
+            record = records[trial.id]
+            failed = TrialRecord(trial=trial, status="failed", reason=what, started_at=record.started_at)
+            found.append(Handed(failed, {}))
+            continue
+        room -= size
+        found.append(Handed(records[trial.id], {path.name: path.read_bytes() for path in paths}))
+    return found
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        _NAMES.validate_python(name)
+    except ValidationError:
+        return False
+    return True
+
+
+def packed(handed: Sequence[Handed]) -> bytes:
+    """As one message."""
+    heading = {
+        "trials": [
+            {
+                "record": each.record.model_dump(mode="json"),
+                "files": {name: len(data) for name, data in each.files.items()},
+            }
+            for each in handed
+        ]
+    }
+    head = json.dumps(heading).encode()
+    return b"".join([len(head).to_bytes(_LENGTH, "big"), head, *(d for each in handed for d in each.files.values())])
+
+
+def unpacked(message: object, turn: Sequence[PlannedTrial]) -> list[Handed]:
+    """The trials of this turn, in its order. TrialError where the message is anything but these, whole."""
+    if not isinstance(message, bytes):
+        raise _unreadable(f"a {type(message).__name__}, and no bytes")
+    if len(message) > MOST_BYTES:
+        raise _unreadable(f"{len(message):,} B, and a turn's trials are at most {MOST_BYTES:,}")
+    head = int.from_bytes(message[:_LENGTH], "big")
+    if head > MOST_HEADING_BYTES:
+        raise _unreadable(f"a heading of {head:,} B, and the records of a turn are at most {MOST_HEADING_BYTES:,}")
+    if len(message) < _LENGTH + head:
+        raise _unreadable(f"{len(message):,} B, which end within their heading")
+    try:
+        heading = _Heading.model_validate_json(message[_LENGTH : _LENGTH + head])
+        for each in heading.trials:
+            _expect_kept(each.record)
+    except (ValidationError, RecursionError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "too deep"
+        raise _unreadable(f"no heading of trials: {first}") from None
+    if [each.record.trial for each in heading.trials] != list(turn):
+        raise _unreadable("of other trials than it was asked for")
+    if _LENGTH + head + sum(sum(each.files.values()) for each in heading.trials) != len(message):
+        raise _unreadable("more, or less, than its heading says")
+    return _cut(heading, memoryview(message)[_LENGTH + head :])
+
+
+def _expect_kept(record: TrialRecord) -> None:
+    """TrialError for what could not be read again from a run directory."""
+    line = record.model_dump_json()
+    TrialRecord.model_validate_json(line)  # what is no JSON (NaN) could not be kept
+    if record.schema_version != SCHEMA:
+        raise _unreadable(f"a record of schema {record.schema_version}, and this virtoll keeps schema {SCHEMA}")
+    if len(line) > MOST_RECORD_BYTES:
+        raise _unreadable(f"a record of {len(line):,} B, and one is at most {MOST_RECORD_BYTES:,}")
+
+
+def _cut(heading: _Heading, rest: memoryview) -> list[Handed]:
+    found, at = [], 0
+    for each in heading.trials:
+        files: dict[str, bytes] = {}
+        for name, size in each.files.items():
+            files[name] = bytes(rest[at : at + size])
+            at += size
+        found.append(Handed(each.record, files))
+    return found
+
+
+def _unreadable(what: str) -> TrialError:
+    return TrialError(printable(f"what its host handed back cannot be read: it is {what}"))
+
+
+def spool_in(directory: Path) -> RunDirectory:
+    """A new spool, for one turn."""
+    (directory / "trials").mkdir(parents=True)
+    (directory / "trials.jsonl").touch()
+    return RunDirectory(directory)

@@ -1,0 +1,255 @@
+"""One study over many hosts: each measures whole blocks, and the one writer here seals what they hand back.
+
+A host is a blocking factor: native and all arms of a block are measured on one, so that ratios are of one machine. What
+a host is asked for is written down before it is asked (the trial's directory), so that nothing can have been measured
+that nobody knows of, whoever is lost in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from virtoll.errors import StoreError, TrialError
+from virtoll.platforms.base import platforms
+from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
+from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.run.execute import Guarded, in_turn, seal_killed
+from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
+from virtoll.run.handed import unpacked
+from virtoll.run.hosting import Order, Ready
+from virtoll.run.measuring import finish
+from virtoll.run.progress import Progress, progress
+from virtoll.run.request import Request
+from virtoll.study import document
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
+from virtoll.units import plural
+
+
+def connected(request: Request, run: str) -> Cluster:
+    """The hosts at the scheduler that a request names, for the ``run`` of orders that bear this mark."""
+    try:
+        from virtoll.run.cluster import DaskCluster  # only whoever has several hosts needs Dask
+    except ImportError as error:
+        raise needs_dask(error) from None
+    return DaskCluster(str(request.cluster), request.tls, run)
+
+
+def begin(study: Study, request: Request, file: str, out: Path) -> int:
+    """Make the run directory ``out``, have its blocks measured, build the report, and return the exit code."""
+    run = secrets.token_hex(8)
+    with progress(as_json=request.as_json) as told, closing(connected(request, run)) as cluster:
+        fleet = Fleet(cluster, run, told.say)
+        arms, skipped = fleet.look(study, file)
+        ready = fleet.agreed(fleet.prepare(arms, skipped))
+        plan = planned(study, arms, ready)
+        there = {host: each.environment for host, each in ready.items()}
+        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
+        directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
+        hosts = f"{len(there)} hosts" if len(there) > 1 else "One host"
+        told.say(f"{hosts}, {study.blocks} blocks each: {', '.join(there)}")
+        why = measure(directory, fleet, told, _how(request))
+    return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
+
+
+def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
+    """Have measured what is left of a run, by those of its hosts that are there and still the same."""
+    plan, why = directory.plan, ""
+    arms = list({trial.arm.label: trial.arm for trial in plan.trials}.values())
+    run = secrets.token_hex(8)
+    with progress(as_json=request.as_json) as told:
+        if names := {trial.host for trial in directory.pending()}:
+            with closing(connected(request, run)) as cluster:
+                fleet = Fleet(cluster, run, told.say)
+                fleet.keep_only(names)
+                fleet.look(study, str(directory.path / "study.json"), arms)
+                for host, each in fleet.prepare(arms, []).items():
+                    fleet.expect_same(host, directory.environment_of(host), each.environment)
+                why = measure(directory, fleet, told, _how(request))
+    return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
+
+
+def _how(request: Request) -> str:
+    return f" --cluster {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
+
+
+def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], notes: Mapping[str, Any]) -> Environment:
+    """What all hosts have alike, and what each has of its own: so a run is comparable with one of the same hosts."""
+    first = next(iter(there.values()))
+    comparable = _alike([each.comparable for each in there.values()])
+    own = {host: _rest(each.comparable, comparable) for host, each in there.items()}
+    return Environment(
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        virtoll=first.virtoll,
+        comparable={**comparable, "hosts": own},
+        notes={key: value for key, value in notes.items() if value},
+        skipped=list(skipped),
+        warnings=[f"{host}: {warning}" for host, each in there.items() for warning in each.warnings],
+    )
+
+
+def _alike(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in each[0].items():
+        values = [other.get(key) for other in each]
+        if all(isinstance(one, dict) for one in values):
+            found[key] = _alike([one for one in values if isinstance(one, dict)])
+        elif all(one == value and key in other for one, other in zip(values, each, strict=True)):
+            found[key] = value
+    return found
+
+
+def _rest(mine: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in mine.items():
+        if key not in shared:
+            found[key] = value
+        elif isinstance(value, dict) and value != shared[key]:
+            found[key] = _rest(value, shared[key])
+    return found
+
+
+def planned(study: Study, arms: Sequence[Arm], ready: Mapping[str, Ready]) -> Plan:
+    """As many blocks of the study on every host, each host's among the others': a late half hour is nobody's alone.
+
+    Where memory divides the arms, it is by the host that has least of it.
+    """
+    hosts = sorted(ready)
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    groups = min(ready.values(), key=lambda each: each.free_bytes).groups
+    plan = make_plan(dataclasses.replace(study, blocks=study.blocks * len(hosts)), arms, overhead_s, groups=groups)
+    trials = [trial.model_copy(update={"host": hosts[(trial.block - 1) % len(hosts)]}) for trial in plan.trials]
+    return plan.model_copy(update={"trials": trials, "estimate_s": plan.estimate_s / len(hosts)})
+
+
+def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> str:
+    """Have performed what is pending, and seal it; why not all of it was, or "" where it was. ``how``: the options by
+    which the run goes on.
+    """
+    with directory.writing():
+        told.planned(directory.plan, directory.records())
+        reporter = Guarded(told)
+        seal_killed(directory, reporter)  # first: what was killed in its middle is pending again, under a new id
+        measuring = _Measuring(directory, fleet, reporter, directory.pending())
+        try:
+            measuring.all()
+        except BaseException as error:
+            is_by_user = isinstance(error, KeyboardInterrupt)
+            measuring.give_up(f"{INTERRUPTED}{'by the user' if is_by_user else error}")
+            if is_by_user:
+                with suppress(OSError):  # nobody may be there to be told
+                    told.say(f"interrupted; `virtoll run {directory.path}{how}` goes on")
+            raise
+        left = len(directory.pending())
+    if not left:
+        return ""
+    why = "".join(f"; {host}: {why}" for host, why in measuring.lost.items())
+    return f"{left} {plural('trial') if left > 1 else 'trial'} left{why}"
+
+
+@dataclass
+class _Asked:
+    """What a host is at: trials of one turn that are not sealed, or, where there are none, its lab."""
+
+    at: str  # ISO 8601, UTC, here
+    turn: list[PlannedTrial]
+
+
+@dataclass
+class _Measuring:
+    """Each host is given its turns in the plan's order, one when the one before is sealed."""
+
+    directory: RunDirectory
+    fleet: Fleet
+    reporter: Guarded
+    pending: Sequence[PlannedTrial]
+    lost: dict[str, str] = field(default_factory=dict)  # hosts that ended before their last trial, and why
+    _turns: dict[str, deque[list[PlannedTrial]]] = field(default_factory=dict)
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+
+    def all(self) -> None:
+        """To the end of each, or its loss."""
+        for host in self.fleet.hosts:
+            mine = [trial for trial in self.pending if trial.host == host]
+            self._turns[host] = deque(in_turn(mine))
+            self._order(host, Order(run=self.fleet.run, kind="wire", trials=mine))
+        at_work = len(self.fleet.hosts)
+        while at_work:
+            at_work -= not self._goes_on(self.fleet.cluster.next())
+        self.reporter.expect_heard()
+
+    def give_up(self, why: str) -> None:
+        """Seal what is under way anywhere, as far as it can be."""
+        with suppress(StoreError):  # which is what ended it: then the trials' directories tell
+            sealed = self._sealed()
+            for host in list(self._asked):
+                self._seal_undone(host, why, sealed)
+
+    def _goes_on(self, said: Answer) -> bool:
+        """Take an answer, and give the next order; false where that host is done, or lost."""
+        host = said.host
+        if host not in self._asked:  # it has said its last
+            if isinstance(said.data, bytes) and (left := refusal(said.data)):
+                self.fleet.say(f"warning: {host}: {left}")
+            return False
+        lost = heard(said.lost) or (refusal(said.data) if isinstance(said.data, bytes) else None)
+        if lost:
+            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}", self._sealed())
+            self.lost[host] = (lost.splitlines() or [lost])[0]
+            return False
+        if self._keep(host, said.data) and self._turns[host] and self.reporter.is_heard:
+            self._give(host, self._turns[host].popleft())
+        else:
+            self._asked.pop(host, None)
+            self.fleet.order(host, Order(run=self.fleet.run, kind="end"))
+        return True
+
+    def _give(self, host: str, turn: list[PlannedTrial]) -> None:
+        """Write down that they are begun, then have them begun."""
+        for trial in turn:
+            self.reporter.trial_started(trial)
+            self.directory.trial_directory(trial)
+        self._order(host, Order(run=self.fleet.run, kind="perform", trials=turn))
+
+    def _order(self, host: str, order: Order) -> None:
+        turn = order.trials if order.kind == "perform" else []
+        self._asked[host] = _Asked(datetime.now(UTC).isoformat(timespec="milliseconds"), list(turn))
+        self.fleet.order(host, order)
+
+    def _keep(self, host: str, data: object) -> bool:
+        """Seal what a host has handed back; false where it cannot be read, and what it says is not asked for again."""
+        turn = self._asked[host].turn
+        if not turn:
+            return True  # it has wired its lab
+        try:
+            handed = unpacked(data, turn)
+        except TrialError as error:
+            self.lost[host] = str(error)
+            self._seal_undone(host, f"{host}: {error}", self._sealed())
+            return False
+        for each in handed:
+            for name, content in each.files.items():
+                self.directory.write_raw(each.record.trial, name, content)
+            self.directory.seal(each.record)
+            self.reporter.trial_sealed(each.record)
+        turn.clear()
+        return True
+
+    def _sealed(self) -> set[str]:
+        return {record.trial.id for record in self.directory.records()}
+
+    def _seal_undone(self, host: str, why: str, sealed: set[str]) -> None:
+        """Those that a host had been asked for are failed, and never unknown; what is ``sealed`` already stays so."""
+        asked = self._asked.pop(host)
+        for trial in (trial for trial in asked.turn if trial.id not in sealed):
+            record = TrialRecord(trial=trial, status="failed", reason=why, started_at=asked.at)
+            self.directory.seal(record)
+            self.reporter.trial_sealed(record)
