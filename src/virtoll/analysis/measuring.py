@@ -114,9 +114,9 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
     """
     groups: dict[tuple[str, str], list[TrialMetrics]] = {}
     for trial in trials:
-        condition = json.dumps(trial.record.trial.condition, sort_keys=True)
-        for name in trial.late_ms:
-            if trial.record.status == "valid":
+        if trial.late_ms and trial.record.status == "valid":
+            condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+            for name in trial.late_ms:
                 groups.setdefault((name, condition), []).append(trial)
     for (name, _), group in groups.items():
         late_ms = float(np.median([trial.late_ms[name] for trial in group]))
@@ -152,7 +152,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
         if wanted.latency:
             _latencies(trial, measured, run)
         if wanted.usage:
-            note_usage(trial, measured, run, inside=wanted.inside)
+            note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
         if LEVEL in record.trial.condition:
             note_server(trial, measured, run)
         if run.neighbours:
