@@ -20,9 +20,7 @@ OUTSIDE = _CPU | _MEMORY
 INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 
-def note_usage(
-    trial: TrialMetrics, measured: Measured, run: Run, *, memory: bool = True, inside: bool = True
-) -> None:
+def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: bool = True, inside: bool = True) -> None:
     """Note what the instance used in a load's windows, of each metric a number or the reason why there is none: its CPU
     time, and where asked its memory, and its CPU time as seen inside.
     """
