@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtoll.analysis.conditions import INSTRUMENT, Condition
+from virtoll.analysis.conditions import INSTRUMENT, Condition, each_condition
 from virtoll.analysis.estimates import Estimate, Floats, mean, mean_of
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
@@ -275,7 +275,8 @@ class Matrix:
 
     @cached_property
     def _asked(self) -> set[tuple[str, Condition]]:
-        return {(trial.arm.label, Condition.of(trial)) for trial in self.run.plan.trials}
+        planned = self.run.plan.trials
+        return {(trial.arm.label, under) for trial, under in zip(planned, each_condition(planned), strict=True)}
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""
@@ -299,15 +300,15 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
     planned = run.plan.trials
     arms = sorted({trial.arm.label: trial.arm for trial in planned}.values(), key=_arm_order(run))
     own = (trial for trial in planned if INSTRUMENT not in trial.condition)
-    conditions = sorted(dict.fromkeys(Condition.of(trial) for trial in own), key=_condition_order(run))
+    conditions = sorted(dict.fromkeys(each_condition(own)), key=_condition_order(run))
     cells: dict[Cell, TrialMetrics] = {}
     claimed: dict[Cell, str] = {}
-    for trial in trials:
+    for trial, under in zip(trials, each_condition(trial.record.trial for trial in trials), strict=True):
         plan = trial.record.trial
         if trial.record.status != "valid":
             continue
         once = plan.group if plan.arm.role == "baseline" else 0  # which is in every group; the others are in one
-        claim = (plan.block, once, plan.arm.label, Condition.of(plan))
+        claim = (plan.block, once, plan.arm.label, under)
         if claim in claimed:
             raise StoreError(
                 f"trials {claimed[claim]} and {plan.id} hold the same treatment of the same block",
@@ -315,7 +316,7 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
                 remedy="a block holds each treatment once; the plan was changed by hand",
             )
         claimed[claim] = plan.id
-        cells[plan.block, plan.group, plan.arm.label, Condition.of(plan)] = trial
+        cells[plan.block, plan.group, plan.arm.label, under] = trial
     blocks = tuple(sorted({trial.block for trial in planned}))
     groups = {(trial.block, trial.arm.label): trial.group for trial in planned if trial.arm.role != "baseline"}
     return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run), groups)

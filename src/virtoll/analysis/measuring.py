@@ -114,9 +114,9 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
     """
     groups: dict[tuple[str, str], list[TrialMetrics]] = {}
     for trial in trials:
-        condition = json.dumps(trial.record.trial.condition, sort_keys=True)
-        for name in trial.late_ms:
-            if trial.record.status == "valid":
+        if trial.late_ms and trial.record.status == "valid":
+            condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+            for name in trial.late_ms:
                 groups.setdefault((name, condition), []).append(trial)
     for (name, _), group in groups.items():
         late_ms = float(np.median([trial.late_ms[name] for trial in group]))
@@ -152,7 +152,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
         if wanted.latency:
             _latencies(trial, measured, run)
         if wanted.usage:
-            note_usage(trial, measured, run, inside=wanted.inside)
+            note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
         if LEVEL in record.trial.condition:
             note_server(trial, measured, run)
         if run.neighbours:
@@ -188,24 +188,25 @@ def work_asked(run: Run, record: TrialRecord) -> int:
 
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
     window, events = measured.window, measured.events
-    trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
-    if window.cpus is not None and window.cpu_span_ns is not None:
+    cpus, rate_per_s = window.cpus, window.rate_per_s
+    trial.put("generator_cpus", "not reported by the generator" if cpus is None else cpus)
+    if cpus is not None and window.cpu_span_ns is not None:
         trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
     if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
         return
-    if window.rate_per_s is None:
+    if rate_per_s is None:
         reason = _no_rate(events, measured.asked, asked)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
     else:
-        trial.put("rate_per_s", window.rate_per_s)
+        trial.put("rate_per_s", rate_per_s)
         windows = of_one_level(measured)
         trial.parts["rate_per_s"] = ([each.work for each in windows], [each.duration_ns for each in windows])
         n = asked or REFERENCE_WORK
-        trial.put("total_time_s", n / window.rate_per_s)
+        trial.put("total_time_s", n / rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
     if events is not None and events.completed >= asked > 0:
         trial.put("total_time_s", _elapsed_s(window, events))

@@ -273,8 +273,9 @@ class RunDirectory:
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
         records: dict[str, TrialRecord] = {}
+        log = str(self.path / "trials.jsonl")
         for number, line in enumerate(self.log.split(b"\n")[:-1], 1):
-            where = f"{self.path / 'trials.jsonl'}:{number}"
+            where = f"{log}:{number}"
             record = _validated(TrialRecord, line, where)
             if record.trial.id in records:
                 raise StoreError(
