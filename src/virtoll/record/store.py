@@ -21,13 +21,15 @@ from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded, unpacked
+from virtoll.files.confined import inside, read_bounded, unpacked, whole_lines
 from virtoll.record.model import KEPT, SCHEMA, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
+MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: five times what 10,000 hosts' trials take
+MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
 _Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
 _LOOKS, _HOSTS = "looks.jsonl", "hosts"
@@ -179,9 +181,9 @@ class RunDirectory:
 
     def _mend_torn_line(self, file: int, name: str) -> None:
         """Cut off a last line that a killed writer left incomplete (it was never sealed)."""
-        data = self._bytes(name)
-        if data and not data.endswith(b"\n"):
-            os.ftruncate(file, data.rfind(b"\n") + 1)
+        whole_bytes = self._whole_bytes(name)
+        if whole_bytes < os.fstat(file).st_size:
+            os.ftruncate(file, whole_bytes)
             os.fsync(file)
 
     def _mend_torn_looks(self) -> None:
@@ -273,7 +275,8 @@ class RunDirectory:
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
         records: dict[str, TrialRecord] = {}
-        for number, line in enumerate(self.log.split(b"\n")[:-1], 1):
+        lines = self._lines("trials.jsonl") if self.kept is None else iter(self.log.split(b"\n")[:-1])
+        for number, line in enumerate(lines, 1):
             where = f"{self.path / 'trials.jsonl'}:{number}"
             record = _validated(TrialRecord, line, where)
             if record.trial.id in records:
@@ -287,16 +290,20 @@ class RunDirectory:
 
     def has_torn_line(self) -> bool:
         """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
-        data = self.log
-        return bool(data) and not data.endswith(b"\n")
+        if self.kept is not None:
+            return not self.log.endswith(b"\n") and bool(self.log)
+        with self._reading("trials.jsonl") as path:
+            size_bytes = path.stat().st_size  # first: its writer may be at work
+        return self._whole_bytes("trials.jsonl") < size_bytes
 
     def unsealed(self) -> list[PlannedTrial]:
         """Trials that were begun and never sealed: their writer was killed."""
-        sealed = {record.trial.id for record in self.records()}
+        records = self.records()
+        sealed = {record.trial.id for record in records}
         trials = inside(self.path, "trials")
         with _as_store_error(trials):
             begun = {entry.name for entry in trials.iterdir()} - sealed
-        return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
+        return [trial for trial in self._with_repeats(self.plan, records) if trial.id in begun] if begun else []
 
     def pending(self, records: Sequence[TrialRecord] | None = None, plan: Plan | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
@@ -329,9 +336,22 @@ class RunDirectory:
         return _validated(model, self._bytes(*names), str(self.path.joinpath(*names)))
 
     def _bytes(self, *names: str) -> bytes:
+        with self._reading(*names) as path:
+            return read_bounded(path, MOST_BYTES)
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        with self._reading(name) as path:
+            yield from whole_lines(path, MOST_LOG_BYTES, MOST_LINE_BYTES)
+
+    def _whole_bytes(self, name: str) -> int:
+        """How long a file of lines is without what follows its last whole one."""
+        return sum(len(line) + 1 for line in self._lines(name))
+
+    @contextmanager
+    def _reading(self, *names: str) -> Iterator[Path]:
         path = inside(self.path, *names)
         try:
-            return read_bounded(path, MOST_BYTES)
+            yield path
         except FileNotFoundError:
             what, remedy = f"{'/'.join(names)} is missing", "is this a run directory? a run writes it first of all"
             raise StoreError(what, where=str(path), remedy=remedy) from None
