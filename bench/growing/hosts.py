@@ -63,6 +63,12 @@ platform = "docker"
 """
 _TRIALS = 3 * _BLOCKS  # of each host: native twice, and docker
 _RECIPE = Recipe(truth={"native+host": 1.0, "native+host (again)": 1.0, "docker+routed": 0.95})
+_KEPT = {
+    "plan.json": ("plan.json",),
+    "trials.jsonl": ("trials.jsonl",),
+    "environments": ("environment.json", "hosts"),
+    "report": ("report",),
+}
 _APART = 0.1  # hosts' speeds: standard deviation of logarithms
 _SAMPLES = 400  # of each trial
 
@@ -111,7 +117,7 @@ def _coordinator(costs: Sequence[Cost]) -> Growth:
 
 
 def _files(costs: Sequence[Cost]) -> Growth:
-    files = {name: [Reading(cost.hosts, cost.sizes[name] / 1e6) for cost in costs] for name in costs[0].sizes}
+    files = {name: [Reading(cost.hosts, cost.sizes[name] / 1e6) for cost in costs] for name in _KEPT}
     messages = {
         "orders": [Reading(cost.hosts, cost.orders_bytes / 1e6) for cost in costs],
         "answers": [Reading(cost.hosts, cost.answers_bytes / 1e6) for cost in costs],
@@ -153,8 +159,7 @@ def of_run(hosts: int) -> Cost:
 
 def sizes_of(run: Path) -> dict[str, int]:
     """Bytes of what a run directory holds."""
-    return {name: sum(_bytes(path) for path in run.glob(f"{name}*")) for name in
-            ("plan.json", "trials.jsonl", "environment.json", "hosts", "report")}  # fmt: skip
+    return {what: sum(_bytes(run / name) for name in names) for what, names in _KEPT.items()}
 
 
 def _bytes(path: Path) -> int:

@@ -36,15 +36,15 @@ def by_host(hosts: Sequence[str], logs: Floats) -> dict[str, Summary]:
     rows: dict[str, list[int]] = {host: [] for host in hosts}
     for row, host in enumerate(hosts[: len(logs)]):
         rows[host].append(row)
-    held = np.isfinite(logs).any(axis=0)
+    held = np.asarray(np.isfinite(logs).any(axis=0))
     lacking = np.isnan(logs[:, held]).any(axis=1) if held.any() else np.ones(len(logs), dtype=bool)
-    without = {hosts[row] for row in np.flatnonzero(lacking)}
+    without = {hosts[row] for row in np.flatnonzero(lacking).tolist()}
     whole = {host: numbers for host, numbers in rows.items() if numbers and host not in without}
     found = _of_whole(whole, logs[:, held])
     for host in rows.keys() - whole.keys():
-        mine = logs[rows[host]]
+        mine: Floats = logs[rows[host]]
         summary = over_conditions(mine) if mine.size else None
-        if summary is not None and np.isfinite(mine).any(axis=0)[held].all():
+        if summary is not None and np.isfinite(mine[:, held]).any(axis=0).all():
             found[host] = summary
     return {host: found[host] for host in rows if host in found}
 

@@ -19,7 +19,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 
 
 def alike(comparable: Mapping[str, Any]) -> Hashable:
-    """What two ``comparable`` records have equal just where `differences` finds none: of many, each is looked at once."""
+    """What two ``comparable`` records have equal just where `differences` finds none: many are compared in one pass."""
     return frozenset(
         (key, alike(value) if isinstance(value, dict) else _hashable(value))
         for key, value in comparable.items()
