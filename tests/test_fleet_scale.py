@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import queue
 from collections import Counter, deque
@@ -94,6 +95,36 @@ def test_a_host_is_given_four_orders_and_one_for_each_trial(tmp_path: Path) -> N
         assert 0 < kept[4][name] < 2.1 * kept[2][name], name
     records = RunDirectory(tmp_path / "4").records()
     assert Counter(record.status for record in records) == {"valid": 4 * TRIALS}
+
+
+def test_a_disk_is_waited_for_as_seldom_as_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sync takes longer than all else: of a trial its place, its files, their names, and its record, once each."""
+    dirty: dict[str, int] = {}
+    waits: list[str] = []
+    real = {name: getattr(os, name) for name in ("fsync", "write", "rename", "mkdir")}
+
+    def path_of(descriptor: int) -> str:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    def changed(name: str, where: Callable[..., str]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            dirty[where(*arguments)] = 1
+            return real[name](*arguments, **options)
+
+        return call
+
+    def fsync(descriptor: int) -> None:
+        if dirty.pop(path_of(descriptor), 0) and "/trials/" in path_of(descriptor):
+            waits.append(path_of(descriptor))
+        real["fsync"](descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "write", changed("write", lambda descriptor, *_: path_of(descriptor)))
+    monkeypatch.setattr(os, "rename", changed("rename", lambda _, path: str(Path(path).parent)))
+    monkeypatch.setattr(os, "mkdir", changed("mkdir", lambda path, *_: str(Path(path).parent)))
+    coordinate(2, tmp_path / "run")
+    files = 3  # of each trial: latency, outside, inside
+    assert len(waits) == 2 * TRIALS * (files + 1)
 
 
 VALUES = st.recursive(

@@ -162,6 +162,14 @@ class RunDirectory:
         with _as_store_error(path):
             durable.write_once(path, data)
 
+    def write_together(self, trial: PlannedTrial, files: Mapping[str, bytes]) -> None:
+        """Write several of the trial's files at once: each whole, or not at all."""
+        for name in files:
+            inside(self.path, "trials", trial.id, name)
+        path = inside(self.path, "trials", trial.id)
+        with _as_store_error(path):
+            durable.write_together(path, files)
+
     def write_log(self, trial: PlannedTrial, text: str) -> None:
         """Add to the trial's log.txt."""
         path = inside(self.path, "trials", trial.id, "log.txt")

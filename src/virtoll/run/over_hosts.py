@@ -258,8 +258,7 @@ class _Measuring:
             self._seal_undone(host, f"{host}: {error}")
             return False
         for each in handed:
-            for name, content in each.files.items():
-                self.directory.write_raw(each.record.trial, name, content)
+            self.directory.write_together(each.record.trial, each.files)
             self.directory.seal(each.record)
             self.reporter.trial_sealed(each.record)
         turn.clear()
