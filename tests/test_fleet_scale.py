@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import queue
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ from virtoll.files.confined import whole_lines
 from virtoll.plain import listed
 from virtoll.record import store
 from virtoll.record.comparable import alike, differences
-from virtoll.record.model import PlannedTrial
+from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report import page
 from virtoll.report.findings import Findings, find
@@ -199,14 +200,14 @@ def test_of_many_lost_hosts_the_log_is_not_read_for_each(
     hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is pending is gone through once, whoever measures it."""
-    reads, seen = Counted(RunDirectory.records), []
+    reads, seen = Counted(RunDirectory._each), []
 
     def pending(self: RunDirectory) -> list[PlannedTrial]:
         seen.append(Once(real(self)))
         return seen[-1]
 
     real = RunDirectory.pending
-    monkeypatch.setattr(RunDirectory, "records", reads)
+    monkeypatch.setattr(RunDirectory, "_each", reads)
     monkeypatch.setattr(RunDirectory, "pending", pending)
     monkeypatch.setattr(bench_hosts, "MadeUp", Lost)
     coordinate(hosts, tmp_path / "run")
@@ -337,10 +338,28 @@ def test_a_torn_line_is_cut_off_and_nothing_else(fleets: Mapping[int, Path], tmp
 def test_what_was_left_unsealed_is_found_by_one_reading(
     fleets: Mapping[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, reads = RunDirectory(fleets[FEW]), Counted(RunDirectory.records)
-    monkeypatch.setattr(RunDirectory, "records", reads)
+    directory, reads = RunDirectory(fleets[FEW]), Counted(RunDirectory._each)
+    monkeypatch.setattr(RunDirectory, "_each", reads)
     assert directory.unsealed() == []
     assert reads.times == 1
+
+
+def test_what_is_left_is_told_without_all_records_at_once(
+    fleets: Mapping[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, alive, most = RunDirectory(fleets[FEW]), [0], [0]
+    real = RunDirectory._each
+
+    def each(self: RunDirectory) -> Iterator[TrialRecord]:
+        for record in real(self):
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+            weakref.finalize(record, lambda: alive.__setitem__(0, alive[0] - 1))
+            yield record
+
+    monkeypatch.setattr(RunDirectory, "_each", each)
+    assert directory.pending() == []
+    assert most[0] <= 3 < FEW * TRIALS
 
 
 # -- the analysis -----------------------------------------------------------------------------------------
