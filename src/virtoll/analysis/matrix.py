@@ -95,19 +95,23 @@ class Matrix:
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
         """The valid trial of one arm under one condition in one block; of the baseline's several groups the first's."""
-        at = self.blocks.index(block)
-        return next((cell for (b, _), cell in self.across(arm, condition).items() if b == at), None)
+        _, cell = self._first.get((self._at[block], arm.label, condition), (0, None))
+        return cell
 
     def across(self, arm: Arm, condition: Condition) -> dict[tuple[int, int], TrialMetrics]:
         """The valid trials of one arm under one condition, by the number of their block among ``blocks``, and group."""
         return self._across.get((arm.label, condition), {})
 
     @cached_property
+    def _at(self) -> dict[int, int]:
+        """Of each block its number among ``blocks``."""
+        return {block: at for at, block in enumerate(self.blocks)}
+
+    @cached_property
     def _across(self) -> dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]]:
-        number = {block: at for at, block in enumerate(self.blocks)}
         found: dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]] = {}
         for (block, group, label, condition), cell in sorted(self.cells.items(), key=lambda item: item[0][:2]):
-            found.setdefault((label, condition), {})[number[block], group] = cell
+            found.setdefault((label, condition), {})[self._at[block], group] = cell
         return found
 
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
@@ -183,11 +187,20 @@ class Matrix:
 
         Of the baseline itself its first trial, twice.
         """
-        mine = next(((group, cell) for (at, group), cell in self.across(arm, condition).items() if at == b), None)
+        mine = self._first.get((b, arm.label, condition))
         if mine is None or self.baseline is None:
             return None
         native = self.across(self.baseline, condition).get((b, mine[0]))
         return None if native is None else (mine[1], native)
+
+    @cached_property
+    def _first(self) -> dict[tuple[int, str, Condition], tuple[int, TrialMetrics]]:
+        """The first of an arm's valid trials in a block, by the block's number, and the group that it is of."""
+        found: dict[tuple[int, str, Condition], tuple[int, TrialMetrics]] = {}
+        for (label, condition), cells in self._across.items():
+            for (b, group), cell in cells.items():
+                found.setdefault((b, label, condition), (group, cell))
+        return found
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
@@ -238,7 +251,7 @@ class Matrix:
         for trial in self.trials:
             if trial.did_not_answer:
                 plan = trial.record.trial
-                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self.blocks.index(plan.block))
+                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self._at[plan.block])
         return found
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:

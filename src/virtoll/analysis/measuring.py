@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted
@@ -63,21 +64,40 @@ def _shared(run: Run, wanted: Wanted) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
-        bare = pickle.dumps(replace(run, records=()))
+        bare = pickle.dumps(_without_trials(run))
         found = met_halfway(
             shares,
             lambda share: [measure(run, record, wanted) for record in share],
-            lambda share: other.submit(_measured, bare, [record.model_dump_json() for record in share], wanted),
+            lambda share: other.submit(
+                _measured, bare, _parts(run, share), [record.model_dump_json() for record in share], wanted
+            ),
             lambda share, rests: [TrialMetrics(record, **rest) for record, rest in zip(share, rests, strict=True)],
         )
         return [trial for share in found for trial in share]
 
 
-def _measured(bare: bytes, records: Sequence[str], wanted: Wanted) -> list[dict[str, Any]]:
+def _without_trials(run: Run) -> Run:
+    """What a trial is measured by: of the plan a trial of each condition. It goes with every share, and must not grow
+    with their number, nor with that of hosts.
+    """
+    kinds = list({Condition.of(trial): trial for trial in run.plan.trials}.values())
+    plan = run.plan.model_copy(update={"trials": kinds})
+    environment = run.environment.model_copy(update={"comparable": {}, "warnings": []})
+    return replace(run, records=(), looks=(), parts={}, plan=plan, environment=environment)
+
+
+def _parts(run: Run, share: Sequence[TrialRecord]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Those of a share's own trials."""
+    return {record.trial.id: run.parts[record.trial.id] for record in share if record.trial.id in run.parts}
+
+
+def _measured(
+    bare: bytes, parts: Mapping[str, tuple[str, tuple[int, ...]]], records: Sequence[str], wanted: Wanted
+) -> list[dict[str, Any]]:
     """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
     a record is unpickled, and does not go back.
     """
-    run = _unpickled(bare)
+    run = replace(_unpickled(bare), parts=parts)
     trials = (measure(run, TrialRecord.model_validate_json(record), wanted) for record in records)
     return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
 
