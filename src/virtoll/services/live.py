@@ -2,13 +2,13 @@
 reference that inside/live.lua, which makes them, is compared with.
 
 The media are a round of the endless text (`virtoll.services.objects`), which goes out by the server's clock: media time
-is Unix time, and the segment with number n (its media sequence number) begins n segments after 1970. So all workers of a
-server tell the same without a word between them, and EXT-X-PROGRAM-DATE-TIME says when each moment of media was made: a
-part is there from the moment on at which its last byte would have been recorded, and no encoder or packager delays it.
+is Unix time, and the segment with number n (its media sequence number) begins n segments after 1970. So all workers of
+a server tell the same without a word between them, and EXT-X-PROGRAM-DATE-TIME says when each moment of media was made:
+a part is there from the moment on at which its last byte would have been recorded; no encoder or packager delays it.
 
-Parts are pieces of the text as the segments of clips are, so that each byte is checked by its path; the query tells until
-when, in Unix milliseconds, the media of a part or segment go, which keeps those of two rounds apart. All parts of a bit
-rate are of one size: an encoder's, of which some hold a key frame, would not be.
+Parts are pieces of the text as the segments of clips are, so that each byte is checked by its path; the query tells
+until when, in Unix milliseconds, the media of a part or segment go, which keeps those of two rounds apart. All parts
+are of one size: an encoder's, of which some hold a key frame, would not be.
 """
 
 from __future__ import annotations
