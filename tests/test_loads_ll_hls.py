@@ -66,6 +66,7 @@ def load_of(**settings: Any) -> LlHlsViewersLoad:
         "time_limit_ns": SECOND // 2,
         "patience_ns": 60 * SECOND,
         "rest_ns": HOUR,
+        "clock_within_ns": HOUR,
     }
     return LlHlsViewersLoad(LlHlsViewersSettings(**{**defaults, **settings}))
 
@@ -202,15 +203,15 @@ platform = "docker"
 """
 
 
-def read(service: str) -> Study:
-    return read_study(STUDY.replace("SERVICE", service), "small.toml", catalogue())
+def read(service: str, text: str = STUDY) -> Study:
+    return read_study(text.replace("SERVICE", service), "small.toml", catalogue())
 
 
-def refused(service: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+def refused(service: str, monkeypatch: pytest.MonkeyPatch, text: str = STUDY) -> list[Problem]:
     """All that `virtoll check` tells, on a machine that lacks nothing."""
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
     try:
-        Stage(read(service), LocalHost()).offered("small.toml", tries=False)
+        Stage(read(service, text), LocalHost()).offered("small.toml", tries=False)
     except StudyError as error:
         return list(error.problems)
     return []
@@ -225,10 +226,8 @@ def test_a_study_pairs_these_viewers_with_what_holds_live_media_alone(monkeypatc
     )
     (problem,) = refused("redis", monkeypatch)
     assert problem.what == "load 'll-hls-viewers' cannot drive redis, which offers redis"
-    text = STUDY.replace("SERVICE", "nginx-ll-hls").replace("ll-hls-viewers", "viewers")
-    text = re.sub(r"(part|segment) = .*\n", "", text)
-    monkeypatch.setattr("test_loads_ll_hls.STUDY", text)
-    (problem,) = refused("nginx-ll-hls", monkeypatch)
+    text = re.sub(r"(part|segment) = .*\n", "", STUDY.replace("ll-hls-viewers", "viewers"))
+    (problem,) = refused("nginx-ll-hls", monkeypatch, text)
     assert "which nginx-ll-hls does not hold" in problem.what
 
 

@@ -36,6 +36,7 @@ class LlHlsViewersSettings(ViewingSettings):
     part_ns: int = within(200_000_000, least=20_000_000, most=60 * 10**9)
     path: str = ""  # "/live/index.m3u8": the user's own; "": ours
     clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
+    clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
 
@@ -81,7 +82,8 @@ class LlHlsViewersLoad(ViewingLoad):
             raise TrialError("viewers speak plain HTTP", where=where, remedy="[service] tls = false")
         settings = self.settings
         clock = offer.clock_path if isinstance(offer, LiveHttp) else settings.clock
-        media = {"live": {"text": not settings.path, "clock": clock or None}}
+        told = {"path": clock, "within_ns": settings.clock_within_ns} if clock else None
+        media = {"live": {"text": not settings.path, "clock": told}}
         return {"target": target_of(offer, settings.path or settings.live.path), "media": media}
 
     def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:

@@ -176,12 +176,14 @@ fn in_turn(
         let descriptors =
             order.viewers as u64 * spec.descriptors_each() + 4 * spec.threads as u64 + 64;
         sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
-        let before = clock.and_then(Clock::compare);
+        if let Some(clock) = clock {
+            clock.compare();
+        }
         let task = crowd.task(spec, &order, sys::now_ns())?;
         let Some(mut tallies) = crew.carried_out(&task) else {
             return Ok(());
         };
-        let held = Held::between(before, clock.and_then(Clock::compare));
+        let held = clock.and_then(Clock::held);
         let mut sum = tallies.swap_remove(0);
         tallies.iter().for_each(|tally| sum.add(tally));
         say(&Report::new(&sum, asked, held))?;
@@ -233,7 +235,7 @@ impl Report {
     fn new(tally: &Tally, asked: &Asked, held: Option<Held>) -> Self {
         let (watched, seen) = (&tally.watched, &tally.seen);
         let is_live = matches!(asked, Asked::Live(_));
-        let is_told = !is_live || held.as_ref().is_some_and(Held::is_sure);
+        let is_told = !is_live || held.is_some_and(|held| held.is_sure);
         let drain = Drain {
             under_way: tally.under_way,
             started: tally.started_late,

@@ -56,11 +56,11 @@ pub enum Media {
     Hls(Segments),
     /// The target is an MPD.
     Dash(Segments),
-    /// The target is a live playlist, maybe with parts. `clock`: the path at which the server tells its time; null: it
-    /// does not, and ages are not known.
+    /// The target is a live playlist, maybe with parts. `clock` null: the server does not tell its time, and ages are not
+    /// known.
     Live {
         text: bool,
-        clock: Option<String>,
+        clock: Option<ClockSpec>,
     },
     Rtmp(Play),
     /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none. `mark`: see
@@ -71,6 +71,14 @@ pub enum Media {
         live: bool,
         mark: Option<String>,
     },
+}
+
+/// The path at which the server tells its time, and how well that must be known.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockSpec {
+    pub path: String,
+    pub within_ns: i64,
 }
 
 /// See `Stream`.
@@ -244,7 +252,7 @@ impl ViewSpec {
             }
             Media::Hls(segments) => self.segmented(Format::Hls, *segments)?,
             Media::Dash(segments) => self.segmented(Format::Dash, *segments)?,
-            Media::Live { text, clock } => self.live(*text, clock.as_deref())?,
+            Media::Live { text, clock } => self.live(*text, clock.as_ref())?,
             Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
             Media::Rtsp {
                 transport,
@@ -272,9 +280,11 @@ impl ViewSpec {
         }))
     }
 
-    fn live(&self, text: bool, clock: Option<&str>) -> Result<Asked, Failed> {
+    fn live(&self, text: bool, clock: Option<&ClockSpec>) -> Result<Asked, Failed> {
         let (site, path) = self.site()?;
-        let clock = clock.map(|clock| Clock::new(self.target.address, site.get(clock)));
+        let clock = clock.map(|clock| {
+            Clock::new(self.target.address, site.get(&clock.path), clock.within_ns)
+        });
         Ok(Asked::Live(live::Source {
             site,
             path,

@@ -345,7 +345,7 @@ fn live_latency_is_the_age_of_what_is_played() {
 #[test]
 fn without_a_clock_no_age_is_told() {
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
-    for clock in [None, Some(Clock::new(address, Vec::new()))] {
+    for clock in [None, Some(Clock::new(address, Vec::new(), 1))] {
         let source = source(clock);
         let mut watching = Watching::new(&source);
         watching.joins(ABLE, 0);
