@@ -95,6 +95,7 @@ def test_viewers_who_get_what_they_ask_for_watch_live(client: Client, server: Li
     assert window.events["view"].failures == {}
     assert 0 < window.work <= 10 * 4.0
     assert window.counts["hinted"] > 0
+    assert window.counts["wakes"] > 0
     assert window.counts["body_bytes"] >= 400 * window.counts["hinted"] > 0
     assert {each for each in server.asked if each.startswith(CLIP.path)} > {CLIP.path}
     assert set(load.measured([measurement]).quantities) == set(load.quantities)

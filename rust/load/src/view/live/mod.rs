@@ -6,6 +6,9 @@
 //! it has the part that is next (6.2.5.2); of a server that cannot hold it back, after a part target where it changed, and
 //! half of one where it did not. A server without parts is watched by its segments, in the same way.
 //!
+//! Most of what a viewer does at the edge is brought about by what comes. So that it is known whether the generator looks in
+//! time, a viewer also looks up by itself, once in a part target.
+//!
 //! *Age*: when a part is there, how long ago its last moment was made, by the server's clock (`clock.rs`); of those that
 //! the first playlist lists already it is not told, for they were not waited for. *Live latency*: how long ago the moment
 //! was made that is played just then. Nobody plays faster to catch up: what a stall has cost stays.
@@ -66,6 +69,9 @@ pub struct LowLatency<'a> {
     first_next: Position,
     /// What was hinted at has come from here, and no playlist lists it yet.
     hinted: Option<String>,
+    /// How long a part is, or a segment; and when it looks up.
+    unit_ns: i64,
+    looks_ns: i64,
     is_whole: bool,
 }
 
@@ -82,6 +88,8 @@ impl<'a> LowLatency<'a> {
             last: None,
             first_next: Position::default(),
             hinted: None,
+            unit_ns: LEAST_RELOAD_NS,
+            looks_ns: 0,
             is_whole: false,
         }
     }
@@ -202,10 +210,11 @@ impl<'a> LowLatency<'a> {
                 }
                 let is_new = self.listed.as_ref() != Some(&playlist);
                 let unit_ns = live.part_target_ns.unwrap_or(live.target_ns);
+                self.unit_ns = unit_ns.max(LEAST_RELOAD_NS);
                 let after_ns = match (live.can_block, is_new) {
                     (true, true) => 0,
                     (true, false) => LEAST_RELOAD_NS,
-                    (false, true) => unit_ns.max(LEAST_RELOAD_NS),
+                    (false, true) => self.unit_ns,
                     (false, false) => (unit_ns / 2).max(LEAST_RELOAD_NS),
                 };
                 if self.listed.is_none() {
@@ -267,6 +276,9 @@ impl Protocol for LowLatency<'_> {
         if self.is_whole {
             return Want::Nothing;
         }
+        if now.ns >= self.looks_ns {
+            self.looks_ns = now.ns + self.unit_ns;
+        }
         while self.asking.is_idle() {
             if let Some(want) = self.choose(now) {
                 return want;
@@ -291,6 +303,13 @@ impl Protocol for LowLatency<'_> {
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
         let answer = self.asking.closed()?;
         answer.map_or(Ok(()), |answer| self.answered(answer, now))
+    }
+
+    fn wakes_ns(&self) -> i64 {
+        match self.is_whole {
+            true => i64::MAX,
+            false => self.looks_ns,
+        }
     }
 
     fn reset(&mut self) -> bool {

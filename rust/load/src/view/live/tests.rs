@@ -343,6 +343,19 @@ fn live_latency_is_the_age_of_what_is_played() {
 }
 
 #[test]
+fn a_viewer_looks_up_once_in_a_part_target_whatever_comes() {
+    let source = source(None);
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(PART);
+    for at_ns in [PART, 2 * PART - 1, 2 * PART, 7 * PART] {
+        assert!(matches!(watching.want(at_ns), Want::Read(_)));
+        let due_ns = watching.viewer.wakes_ns();
+        assert!(at_ns < due_ns && due_ns <= at_ns + PART);
+    }
+}
+
+#[test]
 fn without_a_clock_no_age_is_told() {
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     for clock in [None, Some(Clock::new(address, Vec::new(), 1))] {
