@@ -167,8 +167,17 @@ fn audio_and_video_come_in_turn_and_play_goes_on_as_far_as_both_have() {
             Want::Idle(_) => continue,
             _ => {}
         }
-        let path =
-            String::from_utf8(watching.viewer.asking.request.as_ref().unwrap().bytes.clone()).unwrap();
+        let path = String::from_utf8(
+            watching
+                .viewer
+                .asking
+                .request
+                .as_ref()
+                .unwrap()
+                .bytes
+                .clone(),
+        )
+        .unwrap();
         watching.want(second * SECOND);
         watching.gets(second * SECOND, &segment(0)).unwrap();
         told.push((

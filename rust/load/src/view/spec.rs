@@ -282,9 +282,8 @@ impl ViewSpec {
 
     fn live(&self, text: bool, clock: Option<&ClockSpec>) -> Result<Asked, Failed> {
         let (site, path) = self.site()?;
-        let clock = clock.map(|clock| {
-            Clock::new(self.target.address, site.get(&clock.path), clock.within_ns)
-        });
+        let clock = clock
+            .map(|clock| Clock::new(self.target.address, site.get(&clock.path), clock.within_ns));
         Ok(Asked::Live(live::Source {
             site,
             path,

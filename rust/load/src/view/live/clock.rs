@@ -183,7 +183,8 @@ mod tests {
             }
         });
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        Clock::new(address, b"GET /clock HTTP/1.1\r\n\r\n".to_vec())
+        let request = b"GET /clock HTTP/1.1\r\n\r\n".to_vec();
+        Clock::new(address, request, 10_000_000)
     }
 
     const TOLD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n2026-11-23T21:51:39.615Z";
@@ -225,7 +226,11 @@ mod tests {
     fn clocks_have_moved_where_two_answers_contradict_each_other() {
         let compared = |ahead_ns, trip_ns| Compared { ahead_ns, trip_ns };
         let apart_ns = |one, other| compared(one, 2_000_000).apart_ns(compared(other, 4_000_000));
-        assert_eq!(apart_ns(0, 4_000_000), 0, "half of both ways, and a millisecond");
+        assert_eq!(
+            apart_ns(0, 4_000_000),
+            0,
+            "half of both ways, and a millisecond"
+        );
         assert_eq!((apart_ns(0, 4_000_007), apart_ns(4_000_007, 0)), (7, 7));
         assert!(apart_ns(i64::MIN, i64::MAX) > 1 << 60);
     }

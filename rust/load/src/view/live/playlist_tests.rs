@@ -105,11 +105,16 @@ fn what_comes_after_a_piece_is_the_first_that_is_there() {
 
 #[test]
 fn without_parts_it_is_segments_and_what_is_not_told_is_as_the_draft_has_it() {
-    let plain = live("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\na\n#EXT-X-DISCONTINUITY\n#EXTINF:2,\nb\n");
+    let plain = live(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\na\n#EXT-X-DISCONTINUITY\n#EXTINF:2,\nb\n",
+    );
     assert_eq!((plain.hold_back_ns, plain.can_block), (6 * SECOND, false));
     assert_eq!((plain.next, plain.pieces[1].made_ns), (at(2, 0), None));
     let parts = live("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-PART-INF:PART-TARGET=0.2\n");
-    assert_eq!((parts.hold_back_ns, parts.next), (6 * SECOND / 10, at(0, 0)));
+    assert_eq!(
+        (parts.hold_back_ns, parts.next),
+        (6 * SECOND / 10, at(0, 0))
+    );
     assert_eq!(parts.begin(), None);
     let ended = live(&TEXT.replace("#EXT-X-PRELOAD-HINT:TYPE=MAP", "#EXT-X-ENDLIST\n#"));
     assert_eq!((ended.ended, ended.hint), (true, None));
@@ -154,7 +159,10 @@ fn what_is_none_or_not_known_is_refused() {
         ("#EXTINF:2,\n", ""),
         ("/o/0-400\n", "/o/0 400\n"),
         ("/o/400-800\n", "/o/400-800\n#EXT-X-MEDIA-SEQUENCE:3\n"),
-        ("#EXTINF:2,\n/o/0-400", "#EXT-X-BYTERANGE:7\n#EXTINF:2,\n/o/0-400"),
+        (
+            "#EXTINF:2,\n/o/0-400",
+            "#EXT-X-BYTERANGE:7\n#EXTINF:2,\n/o/0-400",
+        ),
         ("#EXTINF:2,\n/o/0-400", "#EXT-X-SKIP:SKIPPED-SEGMENTS=3"),
     ] {
         assert!(TEXT.contains(from));

@@ -1,5 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::view::player::{Player, Rules, Watched};
 use crate::view::protocol::Seen;
@@ -69,7 +71,11 @@ impl Server {
                 text += &format!("#EXT-X-PART:DURATION=0.5,URI=\"{uri}\",INDEPENDENT=YES\n");
             }
             if sequence < parts / 4 {
-                text += &format!("#EXTINF:2,\n/o/{}-{}\n", sequence * 400, sequence * 400 + 400);
+                text += &format!(
+                    "#EXTINF:2,\n/o/{}-{}\n",
+                    sequence * 400,
+                    sequence * 400 + 400
+                );
             }
         }
         if self.hints {
@@ -297,7 +303,10 @@ fn ages_are_told_of_parts_that_were_waited_for_by_the_servers_clock() {
     let mut watching = Watching::new(&source);
     watching.joins(ABLE, SECOND / 10);
     let seen = &watching.seen;
-    assert_eq!(seen.ages, 0, "what was there before it came was not waited for");
+    assert_eq!(
+        seen.ages, 0,
+        "what was there before it came was not waited for"
+    );
     // Play began with the second part; at 0.1 s the play head is 1.5 s before the end of the parts, which is 0.1 s ago.
     let told: Vec<_> = seen.live.latencies.buckets().collect();
     assert!(
@@ -428,7 +437,8 @@ fn a_master_leads_to_its_best_quality_and_an_end_ends() {
     let source = source(None);
     let mut watching = Watching::new(&source);
     watching.asks(0);
-    let master = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=8\na/x\n#EXT-X-STREAM-INF:BANDWIDTH=9\nb/x?q=1\n";
+    let master =
+        "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=8\na/x\n#EXT-X-STREAM-INF:BANDWIDTH=9\nb/x?q=1\n";
     watching.gets_playlist(0, master);
     assert_eq!(watching.asks(0), "/b/x?q=1");
     let server = Server {
@@ -449,4 +459,39 @@ fn a_master_leads_to_its_best_quality_and_an_end_ends() {
         (watching.watched.media_ns, watching.watched.stalls),
         (3 * PART, 0)
     );
+}
+
+proptest! {
+    /// Playlists that jump about, parts that are cut, answers that are none: a viewer goes on, waits or fails.
+    #[test]
+    fn whatever_a_server_says_a_viewer_goes_on_waits_or_fails(
+        blocks: bool, hints: bool, parts: bool,
+        answers in prop::collection::vec((0u64..60, 0i64..3 * SECOND, prop_oneof![
+            8 => Just(Vec::new()), 1 => prop::collection::vec(any::<u8>(), 1..40)
+        ]), 1..40),
+    ) {
+        let source = Source { text: false, ..source(Some(Clock::known(10 * SECOND))) };
+        let server = Server { blocks, hints, parts };
+        let (mut watching, mut ns) = (Watching::new(&source), 0);
+        for (edge, later_ns, junk) in answers {
+            ns += later_ns;
+            match watching.want(ns) {
+                Want::Connect | Want::Send(_) | Want::Idle(_) => continue,
+                Want::Read(_) => {}
+                other => {
+                    prop_assert_eq!(other, Want::Fail(Failure::Parse));
+                    break;
+                }
+            }
+            let request = &watching.viewer.asking.request.as_ref().unwrap().bytes;
+            let told = match request.starts_with(b"GET /m.m3u8") {
+                _ if !junk.is_empty() => watching.with(ns, |viewer, now| viewer.take(&junk, now)),
+                true => watching.gets(ns, server.playlist(edge).as_bytes()),
+                false => watching.gets(ns, b"media"),
+            };
+            if told.is_err() {
+                break;
+            }
+        }
+    }
 }
