@@ -17,9 +17,10 @@ from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
 from virtoll.lab.client import Answer
 from virtoll.offers import Http, LiveClip, LiveHttp, Offer
-from virtoll.services import live, objects
+from virtoll.services import live, nginx_ll_hls, objects
 from virtoll.services.live import Edge
 from virtoll.services.nginx_ll_hls import NginxLlHls
+from virtoll.services.origin import ROOT
 
 SECOND = 10**9
 CLIP = LiveClip(4 * SECOND, SECOND, SECOND // 2, 16_000)
@@ -215,6 +216,12 @@ def test_what_a_load_asks_for_is_proved(wrong: dict[str, Answer | str], words: s
     problems = NginxLlHls().verify(OFFER, server, CLIP)
     assert len(problems) == bool(words)
     assert all(words in problem.what for problem in problems)
+
+
+def test_the_program_inside_lists_as_much_as_the_reference_of_what_lies_in_the_same_place() -> None:
+    program = nginx_ll_hls._PROGRAM.read_text(encoding="utf-8")
+    assert f"local SEGMENTS, SEGMENTS_WITH_PARTS = {live.SEGMENTS}, {live.SEGMENTS_WITH_PARTS}\n" in program
+    assert f'local ROOT = "{ROOT}"\n' in program
 
 
 def test_where_nothing_is_asked_for_it_must_know_the_time() -> None:

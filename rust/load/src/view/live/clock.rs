@@ -18,7 +18,9 @@ use super::date::unix_ns;
 use super::keep;
 
 const ASKED: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(1);
+/// For one answer; and from when on none is asked for any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ENOUGH_NS: i64 = 2_000_000_000;
 const MOST_BYTES: usize = 64;
 /// Servers tell milliseconds.
 const RESOLUTION_NS: i64 = 1_000_000;
@@ -117,13 +119,17 @@ impl Clock {
         })
     }
 
-    /// By the fastest of some answers. None: it does not tell the time.
+    /// By the fastest of some answers, of a server that is slow of fewer. None: it does not tell the time.
     fn found(&self) -> Option<Compared> {
+        let began_ns = sys::now_ns();
         let mut best: Option<Compared> = None;
         for _ in 0..ASKED {
-            let compared = self.ask()?;
+            let Some(compared) = self.ask() else { break };
             if best.is_none_or(|best| compared.trip_ns < best.trip_ns) {
                 best = Some(compared);
+            }
+            if sys::now_ns() - began_ns > ENOUGH_NS {
+                break;
             }
         }
         best
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_time_that_is_told_is_known_from_then_on() {
-        let clock = of(vec![TOLD; 2 * ASKED]);
+        let clock = of(vec![TOLD; 2]);
         assert_eq!(clock.theirs_ns(7), None);
         let before_ns = sys::now_ns();
         clock.compare();
@@ -199,12 +205,11 @@ mod tests {
         let told_ns = 1_795_470_699_615_000_000;
         let ahead_ns = clock.theirs_ns(0).unwrap();
         assert!((told_ns - after_ns..=told_ns - before_ns).contains(&ahead_ns));
-        assert!(clock.held().unwrap().trip_ns <= after_ns - before_ns);
         assert_eq!(clock.held(), None, "it says no more");
     }
 
     #[test]
-    fn who_does_not_tell_the_time_or_not_always_is_not_believed() {
+    fn who_does_not_tell_the_time_is_not_believed() {
         let long = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}",
             "9".repeat(999)
@@ -216,7 +221,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n2026-11-23T21:51:39.615Z",
             long.leak(),
         ] {
-            let clock = of([vec![TOLD; 3], vec![said]].concat());
+            let clock = of(vec![said]);
             clock.compare();
             assert_eq!((clock.theirs_ns(7), clock.held()), (None, None), "{said}");
         }
@@ -237,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_is_surer_stays_until_it_is_contradicted() {
-        // A server whose clock stands still moves away from ours by as long as it is not asked.
+        // The server answers as often as it is asked, and its clock stands still.
         let clock = of(vec![TOLD; 3 * ASKED]);
         let surer = |ahead_ns| {
             *clock.compared.lock().unwrap() = Some(Compared {
