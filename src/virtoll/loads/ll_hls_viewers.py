@@ -28,7 +28,8 @@ _NO_AGES = "how old the media were is not known: the server's clock was not told
 @dataclass(frozen=True)
 class LlHlsViewersSettings(ViewingSettings):
     """Settings of viewers of low-latency HLS. They begin as far behind the live edge as the playlist says, three parts
-    of ours; whatever more a player wants before it plays delays its start, and all that it plays.
+    of ours; whatever more a player wants before it plays delays its start, and all that it plays. With ``join`` they
+    come at all moments of a part, and not all at the same one.
     """
 
     # What goes out live, all of it after ``clip`` again; times in whole milliseconds.
