@@ -221,7 +221,7 @@ def test_qmp_reads_no_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @fuzzed(40)
 @given(edited(['{"message": "no"}', '{"Id": "1"}\n{"status": "done"}', ""]))
 def test_answers_of_dockerd(text: str) -> None:
-    engine._decoded(text.encode(errors="surrogatepass"))
+    engine.decoded(text.encode(errors="surrogatepass"))
     assert isinstance(engine._message(text.encode(errors="surrogatepass")), str)
 
 
