@@ -292,7 +292,9 @@ def test_kvm_is_not_tried_where_nothing_may_be_changed(
     monkeypatch.setattr(under_kvm, "device_problem", lambda *_: None)
     monkeypatch.setattr(under_kvm, "known_kernel", lambda *_: None)
     for name in ("boot_problem", "guest_kernel"):
-        monkeypatch.setattr(under_kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried"))
+        monkeypatch.setattr(
+            under_kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried")
+        )
     monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
     monkeypatch.setattr(Native, "check", lambda *_: [])
     monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))

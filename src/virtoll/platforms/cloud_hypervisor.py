@@ -121,7 +121,7 @@ class Terminal(FdStream):
         try:
             fd = opened_raw(path if isinstance(path, str) and path.startswith("/dev/pts/") else "")
         except (OSError, termios.error) as error:
-            told = f"its console cannot be used: {error.args[-1]}"
+            told = f"its console cannot be used: {error.args[-1]}; {machine.last_words()}"
             raise PlatformError(told, where=f"console {str(path)[:100]!r}", remedy="is /dev/pts mounted?") from error
         super().__init__(fd, fd, agents_name(machine), machine.process.pid)
         os.set_blocking(fd, False)
