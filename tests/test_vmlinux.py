@@ -46,15 +46,22 @@ def packed(how: str, data: bytes = ELF, length: int | None = None) -> bytes:
     return body if tells_its_length else body + struct.pack("<I", len(data) if length is None else length)
 
 
+def elf(directory: Path, made: bytes, where: str = "x") -> bytes:
+    """What is unpacked of an image."""
+    vmlinux.write_elf(LocalHost(), made, directory / "vmlinux", where)
+    assert [path.name for path in directory.iterdir()] == ["vmlinux"]
+    return (directory / "vmlinux").read_bytes()
+
+
 @pytest.mark.parametrize("how", PACKERS)
-def test_a_kernel_that_is_packed_in_any_of_linuxs_ways(how: str) -> None:
-    assert vmlinux.elf(LocalHost(), image(packed(how)), "x") == ELF
+def test_a_kernel_that_is_packed_in_any_of_linuxs_ways(how: str, tmp_path: Path) -> None:
+    assert elf(tmp_path, image(packed(how))) == ELF
 
 
-def test_sectors_that_are_not_told_are_four() -> None:
+def test_sectors_that_are_not_told_are_four(tmp_path: Path) -> None:
     told = bytearray(image(packed("gzip"), sectors=4))
     told[0x1F1] = 0
-    assert vmlinux.elf(LocalHost(), bytes(told), "x") == ELF
+    assert elf(tmp_path, bytes(told)) == ELF
 
 
 @pytest.mark.parametrize(
@@ -67,30 +74,41 @@ def test_sectors_that_are_not_told_are_four() -> None:
         (image(b"\x89LZO" * 20), "packed in a way that virtoll does not know"),
     ],
 )
-def test_what_is_no_kernel_is_told(damaged: bytes, told: str) -> None:
+def test_what_is_no_kernel_is_told(damaged: bytes, told: str, tmp_path: Path) -> None:
     with pytest.raises(HostError, match=told) as raised:
-        vmlinux.elf(LocalHost(), damaged, "/boot/vmlinuz")
+        elf(tmp_path, damaged, "/boot/vmlinuz")
     assert raised.value.problem.where == "/boot/vmlinuz"
     assert "vmlinux" in raised.value.problem.remedy
 
 
-def test_a_kernel_that_is_shorter_than_it_says_is_told() -> None:
-    with pytest.raises(HostError, match=f"makes {len(ELF)} bytes of it, and no ELF file of 7"):
-        vmlinux.elf(LocalHost(), image(packed("xz", length=7)), "x")
+def test_a_kernel_that_is_shorter_than_it_says_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=f"makes {len(ELF)} bytes of it, and no ELF file of {len(ELF) + 9}"):
+        elf(tmp_path, image(packed("xz", length=len(ELF) + 9)))
     with pytest.raises(HostError, match="no ELF file of 4"):
-        vmlinux.elf(LocalHost(), image(packed("xz", b"what")), "x")
+        elf(tmp_path, image(packed("xz", b"what")))
 
 
-def test_one_that_cannot_be_unpacked_is_told() -> None:
+def test_what_is_longer_than_it_says_fills_no_disk(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"xz makes \d+ bytes of it, and no ELF file of 7 \(exit"):
+        elf(tmp_path, image(packed("xz", ELF + bytes(2**19), length=7)))
+    assert (tmp_path / "vmlinux").stat().st_size <= 512
+
+
+def test_a_kernel_may_be_larger_than_what_a_command_may_print(tmp_path: Path) -> None:
+    large = ELF + bytes(17 * 1024**2)
+    assert elf(tmp_path, image(packed("xz", large))) == large
+
+
+def test_one_that_cannot_be_unpacked_is_told(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="xz"):
-        vmlinux.elf(LocalHost(), image(packed("xz")[:-200] + bytes(200)), "x")
+        elf(tmp_path, image(packed("xz")[:-200] + bytes(200)), "x")
 
 
-def test_a_program_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(vmlinux, "find", lambda _name: None)
     for magic, package in ((b"\x02\x21\x4c\x18", "lz4"), (b"\xfd7zXZ\x00", "xz-utils")):
         with pytest.raises(HostError, match="is missing") as raised:
-            vmlinux.elf(LocalHost(), image(magic * 10), "x")
+            elf(tmp_path, image(magic * 10), "x")
         assert f"apt-get install {package};" in raised.value.problem.remedy
 
 

@@ -35,6 +35,9 @@ _BY_FIELD = 0x208  # the version of the boot protocol from which on the two fiel
 _SECTOR_BYTES = 512
 _HEADER_BYTES = 0x250
 _LENGTH_BYTES = 4
+_MOST_BYTES = 1024**3  # of a kernel; Debian's has 53 MB
+_BLOCK_BYTES = 512  # what `ulimit -f` counts in
+_UNPACK = 'ulimit -f "$1" && exec "$2" -dc <"$3" >"$4"'
 _REMEDY = "give kernel = PATH of an uncompressed vmlinux (ELF) in the study file's arm"
 
 
@@ -46,14 +49,18 @@ def unpacked(host: Host, kernel: Kernel, progress: Callable[[str], None]) -> Ker
 
     def make(partial: Path) -> None:
         progress(f"unpacking the guests' kernel {kernel.version}")
-        partial.write_bytes(elf(host, image, str(kernel.vmlinuz)))
+        partial.mkdir()
+        write_elf(host, image, partial / "vmlinux", str(kernel.vmlinuz))
 
     name = f"vmlinux-{hashlib.sha256(image).hexdigest()[:16]}"
-    return replace(kernel, vmlinuz=cached(cache_directory() / "kernels" / name, make))
+    return replace(kernel, vmlinuz=cached(cache_directory() / "kernels" / name, make) / "vmlinux")
 
 
-def elf(host: Host, image: bytes, where: str) -> bytes:
-    """The ELF file in a bzImage. HostError where it is none, or packed by what is not known or not installed."""
+def write_elf(host: Host, image: bytes, path: Path, where: str) -> None:
+    """Write the ELF file in a bzImage to ``path``.
+
+    HostError where it is none, where it was packed by what is not known or not installed, and where it is damaged.
+    """
     packed = payload(image, where)
     program = next((name for magic, name in _PROGRAMS.items() if packed.startswith(magic)), "")
     if not program:
@@ -61,19 +68,25 @@ def elf(host: Host, image: bytes, where: str) -> bytes:
             f"it is packed in a way that virtoll does not know ({packed[:6]!r})", where=where, remedy=_REMEDY
         )
     if find(program) is None:
-        package = UNPACKERS.get(program, f"{program}-utils" if program == "xz" else program)
+        package = UNPACKERS.get(program, "xz-utils" if program == "xz" else program)
         raise HostError(
             f"{program} is missing, which unpacks it", where=where, remedy=f"apt-get install {package}; or {_REMEDY}"
         )
-    # Linux appends the length to what has no room for it, and programs take it for garbage.
-    body = packed if program == "gzip" else packed[:-_LENGTH_BYTES]
-    found = host.run([program, "-dc"], stdin=body, timeout_s=300).stdout
     length = int.from_bytes(packed[-_LENGTH_BYTES:], "little")
-    if not found.startswith(ELF) or len(found) != length:
-        raise HostError(
-            f"{program} makes {len(found)} bytes of it, and no ELF file of {length}", where=where, remedy=_REMEDY
-        )
-    return found
+    beside = path.with_name("packed")
+    # Linux appends the length to what has no room for it, and programs take it for garbage.
+    host.put(beside, packed if program == "gzip" else packed[:-_LENGTH_BYTES])
+    most_blocks = min(length, _MOST_BYTES) // _BLOCK_BYTES + 1
+    argv = ["sh", "-c", _UNPACK, "sh", str(most_blocks), program, str(beside), str(path)]
+    path.touch()
+    done = host.run(argv, timeout_s=300, check=False)
+    beside.unlink()
+    with path.open("rb") as made:
+        head = made.read(len(ELF))
+    if done.returncode != 0 or head != ELF or path.stat().st_size != length:
+        told = f"{program} makes {path.stat().st_size} bytes of it, and no ELF file of {length}"
+        said = done.stderr.decode(errors="replace").strip()[:400]
+        raise HostError(f"{told} (exit {done.returncode}) {said}".strip(), where=where, remedy=_REMEDY)
 
 
 def payload(image: bytes, where: str) -> bytes:
