@@ -32,6 +32,8 @@ from virtoll.networks.base import Attachment
 from virtoll.offers import Port
 from virtoll.platforms import booted, uml, uml_jail, under_kvm, vm
 from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.cloud_hypervisor import CloudHypervisor
+from virtoll.platforms.firecracker import Firecracker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
@@ -44,7 +46,10 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request
 from virtoll.study.limits import Limits
 
-PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
+PLATFORMS: dict[str, Platform] = {
+    **{"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()},
+    **{"firecracker": Firecracker(), "cloud-hypervisor": CloudHypervisor()},  # no machine of ours has had these yet
+}
 TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (Port(8080),), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
                  "198.18.3.1", True)  # fmt: skip
 USER = Attachment(

@@ -36,7 +36,7 @@ class CloudHypervisor(Microvm):
     """One guest a process."""
 
     name = "cloud-hypervisor"
-    summary = "a small monitor for cloud guests, KVM and virtio on PCI: what Kata can run on; needs /dev/kvm"
+    summary = "a small monitor for cloud guests: KVM, virtio on PCI, no PC besides; needs /dev/kvm"
     kind = "Cloud Hypervisor"
     program = "cloud-hypervisor"
     least: ClassVar[tuple[int, int]] = (49, 0)  # before, it gave each tap an address of its own
