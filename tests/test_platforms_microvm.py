@@ -19,20 +19,25 @@ from typing import Any, cast
 import pytest
 
 import cloud_hypervisor_double
+import contract
 import firecracker_double
 import vmm_double
 import xen_double
-from virtoll.agent import StreamError
+from virtoll.agent import AgentClient, StreamError
 from virtoll.errors import PlatformError
 from virtoll.hosts.local import LocalHost
+from virtoll.images import disk
 from virtoll.images.kernel import VIRTIO_HVC, VIRTIO_MMIO, Kernel, initramfs
 from virtoll.networks.base import Attachment
 from virtoll.platforms import cloud_hypervisor, firecracker, under_kvm, vm, vmm_api
 from virtoll.platforms.base import Instance
+from virtoll.platforms.booted import silent
 from virtoll.platforms.cloud_hypervisor import CloudHypervisor
+from virtoll.platforms.console import LONGEST_REQUEST_BYTES, Console
 from virtoll.platforms.firecracker import Firecracker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.microvm import Guest, Microvm, MicrovmSettings
+from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.study.limits import Limits
 from vmm_schemas import RefusalError
 
@@ -398,6 +403,68 @@ def test_a_verdict_is_kept_for_this_monitor(
     assert "not yet run on a live host" in cls().untried(host)
     (store / "version").write_text("v99.9.9")
     assert "nobody has tried yet" in cls().untried(host), "another version of it is another monitor"
+
+
+# -- the guest on such devices, without the monitors ----------------------------------------------------------------
+
+MAC = "02:76:74:00:03:10"
+# By QEMU: virtio-mmio told by ACPI, and one serial line; virtio on PCI, a virtio console and a serial line beside it.
+MICROVM = (["-machine", "microvm,acpi=on,isa-serial=on,rtc=on,pit=on,pic=on"], "device", ["-serial", "chardev:agent"])
+ON_PCI = (
+    ["-machine", "pc"],
+    "pci",
+    ["-serial", "file:serial.log", "-device", "virtio-serial-pci", "-device", "virtconsole,chardev=agent"],
+)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("cls", "arguments", "machine"),
+    [
+        (Firecracker, firecracker.KERNEL_ARGUMENTS, MICROVM),
+        (CloudHypervisor, cloud_hypervisor.KERNEL_ARGUMENTS, ON_PCI),
+    ],
+)
+def test_the_guest_boots_on_devices_such_as_the_monitors_without_them(
+    cls: type[Microvm], arguments: tuple[str, ...], machine: tuple[list[str], str, list[str]], tmp_path: Path
+) -> None:
+    """The unpacked kernel, the initramfs and the agent's way in, by emulation. Of the monitors it proves nothing."""
+    contract.skip_unless_ready(QemuTcg())
+    host = LocalHost()
+    kernel = cls().kernel(host, silent)
+    disk.qcow2_overlay(host, disk.ext4(host, contract.image(), Limits().disk_bytes, silent), tmp_path / "disk.qcow2")
+    kind, bus, line = machine
+    # The last two are for emulation: on a busy machine a kernel that measures its clocks may measure for ever.
+    words = " ".join((*arguments, "no_timer_check", "tsc_early_khz=2000000"))
+    argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", *kind]
+    argv += ["-accel", "tcg,tb-size=128", "-cpu", "max", "-m", "256", "-chardev", "stdio,id=agent,signal=off", *line]
+    argv += ["-kernel", str(kernel.vmlinuz), "-initrd", str(kernel.initramfs), "-append", words]
+    argv += ["-drive", "id=disk,if=none,format=qcow2,file=disk.qcow2", "-device", f"virtio-blk-{bus},drive=disk"]
+    argv += ["-netdev", "user,id=net,restrict=on", "-device", f"virtio-net-{bus},netdev=net,mac={MAC}"]
+    with (
+        (tmp_path / "console.log").open("wb") as log,
+        subprocess.Popen(argv, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            ends = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
+            console = Console(*ends, log.fileno(), "agent", process.pid)
+            agent = AgentClient(console, timeout_s=120, longest_request_bytes=LONGEST_REQUEST_BYTES)
+            assert agent.get("/sys/class/net/eth0/address").strip() == MAC.encode()
+            assert agent.facts()["kernel"] == kernel.version
+            data = os.urandom(100_000)
+            agent.put("/there", data)
+            assert agent.get("/there") == data
+            with pytest.raises(StreamError):
+                agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"])
+            console.close()
+            assert process.wait(120) == 0, "a panic ends it"
+        finally:
+            process.kill()
+    told = (tmp_path / "console.log").read_bytes()
+    assert b"sysrq triggered crash" in told + b"".join(one.read_bytes() for one in tmp_path.glob("serial.log"))
+    assert b'"ok"' not in told
 
 
 # -- what this machine lacks ----------------------------------------------------------------------------------------

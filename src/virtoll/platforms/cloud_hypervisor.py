@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import termios
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,8 +131,8 @@ class Terminal(FdStream):
         try:
             super()._fill()
         except StreamError:
-            with suppress(ProcessLookupError):
-                self._machine.process.kill()
+            self._machine.process.kill()
+            self._machine.process.wait()
             raise
 
 

@@ -52,7 +52,7 @@ class Firecracker(Microvm):
     features: ClassVar[Features] = {
         **MACHINE,
         "own-kernel": yes("it boots its own on virtual devices", f"{EIRAS}, table I; {_DOCS}/design.md"),
-        "other-systems": partly("FreeBSD from 14.0 on, and no others", f"{_DOCS}/pvh.md"),
+        "other-systems": partly("those that boot without firmware: FreeBSD from 14.0 on", f"{_DOCS}/pvh.md"),
         "shared-base": partly("a drive can be read-only and have many guests", f"{_DOCS}/design.md"),
         "unmodified-guest": partly("its kernel needs virtio and a way to boot without firmware", f"{_DOCS}/pvh.md"),
         "no-cpu-extensions": no("it needs KVM", f"{BHANAGE}, 2; {_DOCS}/getting-started.md"),
