@@ -37,7 +37,7 @@ def by_host(hosts: Sequence[str], logs: Floats) -> dict[str, Summary]:
     for row, host in enumerate(hosts[: len(logs)]):
         rows[host].append(row)
     held = np.asarray(np.isfinite(logs).any(axis=0))
-    lacking = np.isnan(logs[:, held]).any(axis=1) if held.any() else np.ones(len(logs), dtype=bool)
+    lacking = ~np.isfinite(logs[:, held]).all(axis=1) if held.any() else np.ones(len(logs), dtype=bool)
     without = {hosts[row] for row in np.flatnonzero(lacking).tolist()}
     whole = {host: numbers for host, numbers in rows.items() if numbers and host not in without}
     found = _of_whole(whole, logs[:, held])
