@@ -27,10 +27,11 @@ from unittest import mock
 import numpy as np
 
 from bench._thorough import _thorough
+from bench._verbs import AS_INSTALLED
 from bench.growing.curves import Growth, Panel, Reading
 from bench.growing.effort import Effort, say
 from bench.growing.report import _write_bulk
-from bench.report import AS_INSTALLED, _build
+from bench.report import _build
 from synthetic import Recipe, _record
 from virtoll import __version__
 from virtoll.catalogue import catalogue
