@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -167,10 +167,10 @@ def to_be_had(least: str, repository: str) -> str:
 
 def vcpu_threads(machine: Machine, prefix: str, count: int) -> list[int]:
     """The threads of the vCPUs, by their names. PlatformError where they are not so many: some would run elsewhere."""
-    names = {
-        int(task.name): (task / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        for task in Path(f"/proc/{machine.process.pid}/task").iterdir()
-    }
+    names = {}
+    for task in Path(f"/proc/{machine.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+            names[int(task.name)] = (task / "comm").read_text(encoding="utf-8", errors="replace").strip()
     found = [thread for thread, name in names.items() if name.startswith(prefix)]
     if len(found) != count:
         raise PlatformError(
