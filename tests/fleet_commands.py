@@ -15,6 +15,7 @@ from yard import PATIENCE_S
 
 # As a shell without job control has it: deaf to Ctrl-C.
 _IN_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+_PYTHON = (sys.executable, "-X", "faulthandler")
 HOST = Path(__file__).with_name("fleet_host.py")
 
 
@@ -32,18 +33,31 @@ class Commands:
     address: str = ""
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.everybodys.mkdir()
+
     def start(self, name: str, *words: str) -> subprocess.Popen[str]:
         state = self.directory / f"state-{name}"
-        environment = {**os.environ, "VIRTOLL_STATE": str(state), "FLEET_HOLD": str(self.hold(name))}
+        environment = {
+            **os.environ,
+            "VIRTOLL_STATE": str(state),
+            "FLEET_HOLD": str(self.hold(name)),
+            "TMPDIR": str(self.everybodys),
+        }
         where = ("ip", "netns", "exec", self.inside[name]) if name in self.inside else ()
         self.running[name] = subprocess.Popen(
-            [*where, *_IN_BACKGROUND, sys.executable, str(HOST), *words, "--tls", str(self.tls[name])],
+            [*where, *_IN_BACKGROUND, *_PYTHON, str(HOST), *words, "--tls", str(self.tls[name])],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         return self.running[name]
+
+    @property
+    def everybodys(self) -> Path:
+        """As /tmp: others may have been there before."""
+        return self.directory / "tmp"
 
     def hold(self, name: str) -> Path:
         """Makes the next trial of a host stand still."""
@@ -86,7 +100,11 @@ class Commands:
     def ended(self, name: str) -> tuple[int, str]:
         """How a process ended by itself, and what it said."""
         process = self.running.pop(name)
-        said, _ = process.communicate(timeout=PATIENCE_S)
+        try:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # Python tells then where each thread is
+            raise AssertionError(f"{name} does not end: {process.communicate()[0]}") from None
         return process.returncode, said
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> tuple[int, str]:

@@ -7,8 +7,8 @@ until it is interrupted, which ``FLEET_HOLD.undone`` tells.
 from __future__ import annotations
 
 import os
-import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +30,7 @@ def _hold(trial: PlannedTrial) -> None:
     try:
         hold.with_suffix(".held").write_text(trial.id)
         while True:
-            signal.pause()
+            time.sleep(0.1)  # for ever, an interrupt that came just before it would not be noticed
     finally:
         hold.with_suffix(".undone").touch()
 

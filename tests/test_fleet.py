@@ -30,6 +30,8 @@ from virtoll.hosts.lock import exclusive
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
+from virtoll.report.method import log_scale
+from virtoll.report.words import replicates_of
 from virtoll.run import alone, cluster, environment, hosting, over_hosts
 from virtoll.run.fleet import Answer
 from virtoll.run.hosting import Order
@@ -208,10 +210,13 @@ def test_from_five_hosts_on_the_host_is_what_is_counted(yard: Yard) -> None:
     yard.tolls = {name: {"native": 1.0, "docker": 1.2 + 0.05 * at} for at, name in enumerate(names)}
     yard.start(*names)
     assert yard.run(text=SMALL.replace("blocks = 3", "blocks = 2")) == 0
-    (toll,) = find(yard.out).answering()
+    findings = find(yard.out)
+    (toll,) = findings.answering()
     assert toll.ratio is not None
     assert (toll.ratio.n, toll.verdict.kind) == (5, "costs")
     assert "t interval by hosts" in toll.ratio.method
+    assert "over the hosts that hold valid values (n: at most 5 hosts)" in log_scale(findings)
+    assert replicates_of(findings, [4, 5]) == "4 to 5 of 5 hosts"
 
 
 def test_other_verbs_read_it_as_any_run(yard: Yard, capsys: Any) -> None:

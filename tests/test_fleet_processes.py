@@ -21,6 +21,8 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
     tls = Authority.made(tmp_path / "ca").host("host")
     made = Commands(tmp_path, dict.fromkeys(("scheduler", "node1", "node2", "run", "again"), tls))
     (tmp_path / "small.toml").write_text(SMALL)
+    planted = made.everybodys / "dask-scratch-space"  # where Dask would import from
+    planted.mkdir()
     try:
         made.start_scheduler()
         for name in ("node1", "node2"):
@@ -109,6 +111,7 @@ def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_l
     expect_names_apart(commands)
     code, said = commands.kill("scheduler", signal.SIGTERM)
     assert (code, "Traceback" in said) == (130, False)
+    assert list((commands.everybodys / "dask-scratch-space").iterdir()) == []
 
 
 def expect_names_apart(commands: Commands) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,7 +24,7 @@ from virtoll.run.fleet import Answer, read
 from virtoll.run.handed import Handed, collected, packed, spool_in, unpacked
 from virtoll.run.hosting import Hosting, Offer, Ready
 from virtoll.run.trusted import security
-from yard import Yard
+from yard import PATIENCE_S, Yard
 
 Made = Callable[[Path], Yard]
 
@@ -338,6 +339,25 @@ def test_who_interrupts_a_worker_while_it_tidies_up_is_heard(monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         executor.run()
     assert heard == ["ours", "ours", "theirs"]
+
+
+def test_a_host_that_does_not_notice_an_interrupt_is_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes while a thread is about to wait is noticed when that wait ends, of which some never do."""
+    monkeypatch.setattr(worker, "_AGAIN_S", 0.01)
+    sent, noticed = threading.Semaphore(0), threading.Event()
+    monkeypatch.setattr(interrupts, "heard", noticed.is_set)
+    executor = worker.OneByOne(sent.release)
+
+    def wait() -> None:
+        executor.cut_short()
+        for _ in range(3):
+            assert sent.acquire(timeout=PATIENCE_S)
+        noticed.set()
+        raise KeyboardInterrupt
+
+    executor.submit(wait)
+    executor.submit(executor._queue.put, None)
+    executor.run()
 
 
 def test_what_nobody_waits_for_is_told_where_it_fails(capsys: Any) -> None:

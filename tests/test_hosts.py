@@ -22,6 +22,7 @@ import pytest
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import programs
+from virtoll.hosts.base import Completed
 from virtoll.hosts.interrupts import held_off, install
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.hosts.lock import beside_nobody, exclusive
@@ -508,6 +509,7 @@ import os, sys
 from pathlib import Path
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import programs
+from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.resources import RESOURCES
 top, host = Path(sys.argv[1]), LocalHost()
@@ -522,6 +524,28 @@ assert not place.is_mount()
 
 
 @pytest.mark.machine
+def test_a_mount_that_goes_while_it_is_removed_is_gone(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed run's own `umount` may still be under way."""
+    tables = [_mountinfo(b"/layer"), _mountinfo(), _mountinfo()]
+    monkeypatch.setattr(host, "read", lambda _path: tables.pop(0))
+    monkeypatch.setattr(host, "run", _not_mounted)
+    RESOURCES["mount"].remove(host, "/layer")
+    assert tables == []
+
+
+def test_a_mount_that_resists_is_told(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "read", lambda _path: _mountinfo(b"/layer"))
+    monkeypatch.setattr(host, "run", _not_mounted)
+    with pytest.raises(HostError, match="not mounted"):
+        RESOURCES["mount"].remove(host, "/layer")
+
+
+def _not_mounted(argv: list[str], *, check: bool = True) -> Completed:
+    if check:
+        raise CommandError("umount: /layer: not mounted")
+    return Completed(tuple(argv), 32, b"", b"not mounted")
+
+
 def test_a_mount_whose_name_is_no_text_is_found_and_removed(host: LocalHost, tmp_path: Path) -> None:
     """In a mount namespace of its own: nobody else on this machine shall meet it."""
     host.run(["unshare", "--mount", sys.executable, "-c", _STRANGE_MOUNT, str(tmp_path)])

@@ -101,7 +101,7 @@ class Yard:
         self.monkeypatch.setattr(worker, "hosting", self.hosting)
         self.monkeypatch.setattr(worker, "_ARRIVES_S", 0.0)  # no interrupt is on its way (`start`)
         self.hostings: dict[str, Hosting] = {}
-        settle()
+        settle(self.directory)
         self.start_scheduler()
 
     def hosting(self, name: str) -> Hosting:

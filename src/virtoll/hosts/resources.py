@@ -62,11 +62,17 @@ def _processes_in(netns: Path) -> list[int]:
 def _remove_mount(host: Host, path: str) -> None:
     """Unmount, with what is mounted below; lazily where something still uses it.
 
-    Asks the kernel's table whether it is mounted: a look at the directory fails where a FUSE server was killed.
+    Asks the kernel's table whether it is mounted: a look at the directory fails where a FUSE server was killed. It may
+    go by itself meanwhile: a killed run's own `umount` is still under way.
     """
     while path in _mount_points(host):
-        if host.run(["umount", "--recursive", "--", path], check=False).returncode != 0:
+        if host.run(["umount", "--recursive", "--", path], check=False).returncode == 0:
+            continue
+        try:
             host.run(["umount", "--recursive", "--lazy", "--", path])
+        except CommandError:
+            if path in _mount_points(host):
+                raise
 
 
 def _mount_points(host: Host) -> set[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from virtoll.analysis.load import AGGRESSOR
-from virtoll.analysis.rules import FIXED, Rule, TwoStage
+from virtoll.analysis.rules import FIXED, OverHosts, Rule, TwoStage
 from virtoll.record.told import in_groups
 from virtoll.report.findings import Findings
-from virtoll.report.words import blocks_of, join
+from virtoll.report.words import join, replicates_of
 
 
 def one_observation(findings: Findings) -> str:
@@ -97,10 +97,12 @@ def paired(findings: Findings) -> str:
 def log_scale(findings: Findings) -> str:
     """Where means and intervals are taken."""
     freedom = {"t interval": "; degrees of freedom: n − 1", TwoStage.method: "; degrees of freedom: the pilot's"}
-    kind = findings.rule.method
+    kind, rule = findings.rule.method, findings.rule
+    is_of_hosts = isinstance(rule, OverHosts) and rule.is_of_hosts
+    most = replicates_of(findings, [len(set(findings.matrix.hosts)) if is_of_hosts else findings.blocks])
     return (
-        f"Means and 95 % {kind.replace('interval', 'intervals')} are taken on the logarithmic scale, over the blocks "
-        f"that hold valid values (n: at most {blocks_of(findings, [findings.blocks])}{freedom.get(kind, '')})."
+        f"Means and 95 % {kind.replace('interval', 'intervals')} are taken on the logarithmic scale, over the "
+        f"{'hosts' if is_of_hosts else 'blocks'} that hold valid values (n: at most {most}{freedom.get(kind, '')})."
     )
 
 

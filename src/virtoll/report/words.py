@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
+from virtoll.analysis.rules import OverHosts
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -56,8 +57,20 @@ def of_two_machines(elsewhere: Sequence[str]) -> list[str]:
 def blocks_of(findings: Findings, measured: Sequence[int]) -> str:
     """``5 blocks``, ``3 of 20 blocks``, ``4 to 5 of 5 blocks``: those measured, and how many were planned."""
     least, most, planned = min(measured), max(measured), len(findings.matrix.blocks)
+    return _of_planned(least, most, planned, "block")
+
+
+def replicates_of(findings: Findings, measured: Sequence[int]) -> str:
+    """As `blocks_of`; in hosts, where there are so many that the host is what intervals count."""
+    rule = findings.rule
+    if not (isinstance(rule, OverHosts) and rule.is_of_hosts):
+        return blocks_of(findings, measured)
+    return _of_planned(min(measured), max(measured), len(set(rule.hosts)), "host")
+
+
+def _of_planned(least: int, most: int, planned: int, what: str) -> str:
     told = f"{least}" if least == most else f"{least} to {most}"
-    return f"{told}{f' of {planned}' if least < planned else ''} block{'s' * (planned != 1)}"
+    return f"{told}{f' of {planned}' if least < planned else ''} {what}{'s' * (planned != 1)}"
 
 
 def not_measured(findings: Findings, unseen: Sequence[Arm]) -> str:

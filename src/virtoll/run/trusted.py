@@ -38,9 +38,13 @@ MARK = "virtoll"  # the resource that our workers have, and nobody else's
 KEPT = "virtoll-kept:"  # the key of what a worker holds as long as the one who gave it is there
 
 
-def settle() -> None:
-    """Dask as it is used here, in this process."""
-    dask.config.set(SETTINGS)
+def settle(directory: Path | None = None) -> None:
+    """Dask as it is used here, in this process.
+
+    ``directory``: for what listens, one that nobody else can write to. Dask imports from there; left to itself, from
+    /tmp/dask-scratch-space, whoever made that.
+    """
+    dask.config.set(SETTINGS | {"temporary-directory": None if directory is None else str(directory)})
     for name in ("distributed", "distributed.client", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

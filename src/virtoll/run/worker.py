@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ParamSpec, TypeVar
 
 import distributed
@@ -20,12 +21,15 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from virtoll.errors import HostError
 from virtoll.hosts import interrupts
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
 from virtoll.run.hosting import hosting, tell_left
 from virtoll.run.trusted import KEPT, MARK, REACH_S, host_and_port, reach, security, settle
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ARRIVES_S = 1.0  # an interrupt that was sent to this process
+_AGAIN_S = 1.0  # where it was not noticed
 _HTTP = "127.0.0.1:0"  # where Dask's web server, which cannot be left out, listens and answers nothing
 
 
@@ -119,8 +123,19 @@ class OneByOne(Executor):
     def cut_short(self) -> None:
         """Interrupt what is being carried out, if anything is."""
         with self._lock:
-            if self._is_busy and not self._is_cut_short:
-                self._is_cut_short, self._heard_before = True, interrupts.heard()
+            if not self._is_busy or self._is_cut_short:
+                return
+            self._is_cut_short, self._heard_before = True, interrupts.heard()
+            self._interrupt()
+        threading.Thread(target=self._until_heard, name="interrupt", daemon=True).start()
+
+    def _until_heard(self) -> None:
+        """Interrupt again: a thread that was just beginning to wait for something notices the first when that ends."""
+        while True:
+            time.sleep(_AGAIN_S)
+            with self._lock:
+                if not self._is_cut_short or interrupts.heard() > self._heard_before:
+                    return
                 self._interrupt()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
@@ -189,8 +204,13 @@ def carry_out(executor: OneByOne, name: str) -> None:
 
 def serve_scheduler(address: str, tls: Path | None) -> int:
     """`virtoll scheduler`: until Ctrl-C."""
-    settle()
+    with TemporaryDirectory(prefix="virtoll-scheduler-") as directory:
+        settle(Path(directory))
+        _serve_scheduler(address, tls)
+    return 0
 
+
+def _serve_scheduler(address: str, tls: Path | None) -> None:
     async def live() -> None:
         there = await scheduler(address, tls)
         print(f"virtoll: a scheduler listens at {there.address}; Ctrl-C ends it", flush=True)
@@ -200,12 +220,17 @@ def serve_scheduler(address: str, tls: Path | None) -> int:
             await there.close()
 
     _in_words(lambda: asyncio.run(live()), address)
-    return 0
 
 
 def serve_worker(address: str, name: str, tls: Path | None) -> int:
     """`virtoll worker`: until Ctrl-C, or until the scheduler is gone. HostError says which it was, and what failed."""
-    settle()
+    with ledgers.scratch(LocalHost(), "worker") as directory:
+        settle(directory)
+        _serve_worker(address, name, tls)
+    return 0
+
+
+def _serve_worker(address: str, name: str, tls: Path | None) -> None:
     # Not SIGINT: a shell that starts a command in the background has it ignored.
     executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGTERM))
     there: list[distributed.Worker] = []
@@ -242,7 +267,6 @@ def serve_worker(address: str, name: str, tls: Path | None) -> int:
         )
 
     _in_words(said, address)
-    return 0
 
 
 def _in_words(do: Callable[[], None], address: str) -> None:

@@ -31,7 +31,7 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, lower, not_measured, not_told, times
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, lower, not_measured, not_told, replicates_of, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -161,7 +161,7 @@ def _figure(findings: Findings) -> Figure | None:
 
     caption = (
         f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
-        f"the bar its 95 % interval over {blocks_of(findings, measured)}, each small stroke one condition. "
+        f"the bar its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
         + method.band(margin)
     )
     if zoom:
