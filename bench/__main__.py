@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent
 DOCUMENT = CHECKOUT / "docs" / "BENCHMARKS.md"
-DRAWS = ("designs", "growth")  # these take --plots DIRECTORY
+DRAWS = ("designs", "fleet", "growth")  # these take --plots DIRECTORY
 VERDICTS = {0: "all targets reached", 1: "TARGETS MISSED"}
 
 

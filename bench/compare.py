@@ -6,18 +6,14 @@ better (target: 5 % at most); *beyond*, *open*: equal runs of which `--fail-over
 of one arm that is 2, 5 or 10 % slower in the second run, how often it was called worse (target: 5 % in 90 of 100 on a
 quiet machine at the default length). `--from RUNDIR` draws the blocks of a real run in place of made-up ones. Timed:
 two runs of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh process. Run it as
-.venv/bin/python -m bench.compare [--pairs N] [--trials N] [--from RUNDIR]
+.venv/bin/python -m bench.compare [--pairs N] [--trials N] [--from RUNDIR] [--against SRC]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._figures import keep
 from bench._thorough import make_thorough
-from bench.report import AS_INSTALLED, _recipe
+from bench._verbs import add_arguments, by_turns, cost, reached
+from bench.report import _recipe
 from made_up_studies import BLOCKS, MACHINES, METRIC, ROTATION, Design, Floats, arms, observations, studies
 from synthetic import write_run
 from virtoll.analysis.changes import Change, Matched, judge_changes
@@ -133,51 +130,50 @@ def show(outcomes: list[Outcome]) -> None:
         print(f"{o.machine:24}{o.design:14}{o.deviation * 100:7.2f}{shares}         {found}")
 
 
-def took(trials: int, repeat: int) -> list[float]:
-    """Wall seconds of comparing two runs of so many trials, each time in a process of its own."""
+def timed(trials: int, repeat: int, against: Path | None, rounds: int) -> bool:
+    """Compare two runs of so many trials, and print what it takes; whether that is the target."""
     with tempfile.TemporaryDirectory(prefix="virtoll-bench-") as scratch:
         runs = [Path(scratch, name) for name in "ab"]
         for seed, run in enumerate(runs, 1):
             write_run(run, replace(_recipe(trials), seed=seed))
             make_thorough(run)
-        return [_timed([str(run) for run in runs]) for _ in range(repeat)]
-
-
-def _timed(runs: list[str]) -> float:
-    before, begun_s = os.times(), time.monotonic()
-    command = [sys.executable, "-m", "virtoll", "compare", *runs, "--json"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=AS_INSTALLED)
-    seconds, after = time.monotonic() - begun_s, os.times()
-    used_s = after.children_user + after.children_system - before.children_user - before.children_system
-    print(f"compared in {seconds:.1f} s of the clock, {used_s:.1f} s of CPU")
-    return seconds
+        words, name = ["compare", *map(str, runs), "--json"], f"two runs of {trials:,} trials"
+        if against is not None:
+            by_turns(name, words, against, rounds)
+        return reached(name, [cost(words) for _ in range(repeat)], TARGET_S)
 
 
 def main() -> int:
     """Simulate, time, print; exit 1 when a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=2000, help="of a machine and design")
+    parser.add_argument("--pairs", type=int, default=2000, help="of a machine and design; 0: none")
     parser.add_argument("--trials", type=int, default=2000, help="of each of the two runs that are timed; 0: none")
     parser.add_argument("--from", dest="run", type=Path, help="draw a real run's blocks, and nothing else")
     parser.add_argument("--seed", type=int, default=1)
+    add_arguments(parser)
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     if options.run:
         show([drawn(options.run, blocks, options.pairs, options.seed) for blocks in (6, 10)])
         return 0
-    outcomes = [made_up(m, d, options.pairs, options.seed) for m in MACHINES for d in DESIGNS]
+    is_right = not options.pairs or simulated(options.pairs, options.seed, options.json)
+    is_fast = not options.trials or timed(options.trials, options.repeat, options.against, options.rounds)
+    return int(not (is_right and is_fast))
+
+
+def simulated(pairs: int, seed: int, figures: Path | None) -> bool:
+    """Judge pairs of made-up studies and print what came of it; whether that is the target."""
+    outcomes = [made_up(m, d, pairs, seed) for m in MACHINES for d in DESIGNS]
     show(outcomes)
-    noise = 1.96 * (TARGET_ALARMS * (1 - TARGET_ALARMS) / options.pairs) ** 0.5
+    noise = 1.96 * (TARGET_ALARMS * (1 - TARGET_ALARMS) / pairs) ** 0.5
     false = [o for o in outcomes if o.alarms > TARGET_ALARMS + noise]
     weak = [
         o for o in outcomes if (o.machine, o.design in DEFAULT[1]) == (DEFAULT[0], True) and o.found[1] < TARGET_POWER
     ]
     worst = max(outcomes, key=lambda o: o.alarms)
     print(f"false alarms in {worst.alarms * 100:.1f} % of tables at most ({worst.machine}, {worst.design}), target 5 %")
-    seconds = took(options.trials, 3) if options.trials else [0.0]
-    print(f"two runs of {options.trials:,} trials: {statistics.median(seconds):.1f} s, target {TARGET_S:.0f} s")
-    keep(options.json, {"seed": options.seed, "pairs": options.pairs, "outcomes": [vars(o) for o in outcomes]})
-    return int(bool(false or weak) or statistics.median(seconds) > TARGET_S)
+    keep(figures, {"seed": seed, "pairs": pairs, "outcomes": [vars(o) for o in outcomes]})
+    return not (false or weak)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._thorough import SAMPLES, make_thorough
+from bench._verbs import AS_INSTALLED
 from synthetic import ARMS, FACTORS, LXC, TRUTH, Recipe, write_run
 
 TARGET_S = 6.0
 TARGET_BYTES = 1024**3
-AS_INSTALLED = {
-    **os.environ,
-    "PYTHONDONTWRITEBYTECODE": "",
-}  # else each process may compile virtoll anew
 _LXCFS = LXC.model_copy(update={"label": "lxc+routed (lxcfs)", "settings": {"lxcfs": True}})
 
 

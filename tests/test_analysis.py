@@ -33,15 +33,15 @@ from synthetic import (
 )
 from virtoll.analysis import claims, measuring, papers
 from virtoll.analysis.cdf import curve, shares_at
-from virtoll.analysis.conditions import Condition, level_label
+from virtoll.analysis.conditions import Condition, each_condition, level_label
 from virtoll.analysis.load import Histogram, Series, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import METRICS
+from virtoll.analysis.metrics import METRICS, Wanted
 from virtoll.analysis.ratios import toll_table
 from virtoll.analysis.usage import _cpu_of_served, _cpu_s
 from virtoll.errors import StoreError
-from virtoll.record.model import SCHEMA, Window
+from virtoll.record.model import SCHEMA, PlannedTrial, Window
 
 
 def matrix_of(directory: Path, recipe: Recipe) -> Matrix:
@@ -180,6 +180,25 @@ def test_damage_is_told_whichever_process_finds_it(at: int, tmp_path: Path, monk
     with pytest.raises(StoreError, match="is damaged") as caught:
         measure_all(run)
     assert caught.value.problem.where == str(damaged)
+
+
+def test_what_is_not_asked_for_is_left_out_and_all_else_is_the_same(matrix: Matrix) -> None:
+    run, memory = matrix.run, {"memory_peak_mib", "memory_mean_mib", "rss_peak_mib"}
+    for part, whole in zip(measure_all(run, Wanted(memory=False)), matrix.trials, strict=True):
+        left = {name: value for name, value in whole.values.items() if name not in memory}
+        assert part.values == left
+        if whole.record.status == "valid":
+            assert len(whole.values) - len(left) == len(memory)
+            assert not memory & part.missing.keys()
+
+
+def test_trials_of_equal_levels_share_their_condition_and_no_others_do() -> None:
+    levels: list[dict[str, Any]] = [{"a": 1}, {"a": True}, {"a": 1.0}, {"a": "1"}, {"a": [1]}, {"b": 1}, {"a": 1}]
+    trials = [PlannedTrial(id=f"t{n}", block=1, position=n, arm=NATIVE, condition=c) for n, c in enumerate(levels)]
+    found = list(each_condition(trials))
+    assert [repr(condition) for condition in found] == [repr(Condition.of(trial)) for trial in trials]
+    assert found[0] is found[-1]
+    assert len({id(condition) for condition in found}) == len(levels) - 1
 
 
 def test_time_is_estimated_and_says_so_when_the_limit_came_first(matrix: Matrix) -> None:

@@ -158,6 +158,12 @@ def test_many_hosts_of_few_blocks_that_are_alike_are_seldom_called_different(hos
     assert alarms / studies <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / studies)
 
 
+def test_what_is_not_finite_is_missing() -> None:
+    found = by_host(("a", "a", "b", "b"), np.array([[0.1], [0.2], [-math.inf], [0.3]]))
+    assert found["a"].n == 2
+    assert (found["b"].mean, found["b"].n) == (0.3, 1)
+
+
 @pytest.mark.parametrize(
     ("logs", "lacks"),
     [

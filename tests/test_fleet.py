@@ -584,8 +584,7 @@ def test_an_order_that_was_never_given_is_lost_though_the_scheduler_is_back(yard
     yard.start("node1")
     orders = cluster.DaskCluster(yard.address, yard.tls, "run")
     orders._at_work["node1"] = None  # as where the connection was gone when it was to be given
-    gone = orders._gone()
-    assert gone is not None
+    (gone,) = orders._look()
     assert gone.host == "node1"
     assert gone.lost
     orders.close()

@@ -169,6 +169,24 @@ def test_a_table_of_another_form_is_told(run: Path, name: str, table: dict[str, 
         build_report(run)
 
 
+def test_a_code_that_stands_for_no_name_is_told(run: Path) -> None:
+    """Of a hundred rows that all have the first of three names; pyarrow itself reads the fourth of them, and says so
+    nowhere.
+    """
+    path = run / "trials" / read_run(run).records[0].trial.id / "outside.parquet"
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["a", "b", "c"]))
+    table = pa.table({"t_ns": range(100), "source": same, "counter": same, "value": range(100)})
+    whole = pa.schema([field.with_nullable(False) for field in table.schema])
+    pq.write_table(table.cast(whole), path, compression="none", use_dictionary=["source", "counter"])
+    codes, beyond = b"\x02\xc8\x01\x00", b"\x02\xc8\x01\x03"  # two bits a code, a run of a hundred, the code
+    held = path.read_bytes()
+    assert held.count(codes) == 2
+    path.write_bytes(held.replace(codes, beyond, 1))
+    assert pq.read_table(path).num_rows == 100
+    with pytest.raises(StoreError, match=r"outside.parquet: is damaged: column source holds a code that stands for"):
+        build_report(run)
+
+
 @pytest.mark.parametrize("name", ["../../../etc/secret", "/etc/secret", "", None, 7, ["x"], {"a": 1}])
 def test_claims_are_those_of_this_virtoll(run: Path, name: object) -> None:
     changed(run / "study.json", lambda study: study.update(claims=[name]))

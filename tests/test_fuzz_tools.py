@@ -22,7 +22,8 @@ from virtoll.instruments import fio, iperf3, sockperf, stress_ng, sysbench
 from virtoll.loads import ab, siege, wrk
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import Output
-from virtoll.platforms import engine, qmp
+from virtoll.platforms import engine, qmp, vmm_api
+from virtoll.platforms.unix_http import UnixConnection, decoded
 from virtoll.record.model import Window
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -221,7 +222,7 @@ def test_qmp_reads_no_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @fuzzed(40)
 @given(edited(['{"message": "no"}', '{"Id": "1"}\n{"status": "done"}', ""]))
 def test_answers_of_dockerd(text: str) -> None:
-    engine._decoded(text.encode(errors="surrogatepass"))
+    decoded(text.encode(errors="surrogatepass"))
     assert isinstance(engine._message(text.encode(errors="surrogatepass")), str)
 
 
@@ -232,3 +233,32 @@ def test_dockerd_is_not_listened_to_without_end(monkeypatch: pytest.MonkeyPatch)
         theirs.sendall(b"HTTP/1.1 101 " + b"x" * 2000)
         with pytest.raises(OSError, match="more than"):
             engine._read_head(ours)
+
+
+@fuzzed(60)
+@given(
+    st.one_of(
+        st.binary(max_size=400),
+        edited(['HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"state": 1.0}', "HTTP/1.1 204 \r\n\r\n"]).map(
+            lambda text: text.encode(errors="surrogatepass")
+        ),
+    )
+)
+def test_answers_of_a_monitors_api(said: bytes) -> None:
+    """Whoever got hold of a monitor may answer as he likes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.MonkeyPatch.context() as patch:
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        patch.setattr(UnixConnection, "connect", lambda connection: setattr(connection, "sock", ours.dup()))
+        tried(nothing, vmm_api.Api("Firecracker", 0).get, "/")
+
+
+def test_a_monitors_api_is_not_listened_to_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vmm_api, "MOST_BYTES", 1000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000)
+        monkeypatch.setattr(UnixConnection, "connect", lambda there: setattr(there, "sock", ours.dup()))
+        with pytest.raises(PlatformError, match="more than 1000 bytes"):
+            vmm_api.Api("Firecracker", 0).get("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ import pytest
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.errors import HostError, StoreError
 from virtoll.files.confined import inside
-from virtoll.helpers import _begun, helpers, met_halfway
+from virtoll.helpers import _begun, helpers, load, met_halfway
 from virtoll.hosts.processes import is_alive, process
+from virtoll.report import begin
 from virtoll.report.build import build_report
 
 
@@ -88,6 +91,33 @@ def test_a_block_within_another_has_its_processes() -> None:
         assert outer.submit(os.getpid).result() == pid  # it lives on
     with helpers(1) as later:
         assert later.submit(os.getpid).result() != pid
+
+
+def test_runs_of_many_trials_are_measured_with_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few all would be measured before another process had loaded what that takes."""
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(begin, "helpers", lambda most: nullcontext(_Asked(most, asked)))
+    few, many = tmp_path / "few", tmp_path / "many"
+    for run, length in ((few, 1_000_000), (many, 10_000_000)):
+        run.mkdir()
+        (run / "trials.jsonl").touch()
+        os.truncate(run / "trials.jsonl", length)
+    with begin.helped_to_measure(few, tmp_path / "absent"):
+        assert asked == []
+        assert not gc.isenabled()
+    with begin.helped_to_measure(few, many):
+        assert asked == [(1, load, "virtoll.analysis.measuring")]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Helpers that only note what they are asked."""
+
+    most: int
+    what: list[tuple[object, ...]]
+
+    def submit(self, *what: object) -> None:
+        self.what.append((self.most, *what))
 
 
 def test_a_process_that_dies_is_told_where_it_is_asked() -> None:

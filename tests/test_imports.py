@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from virtoll import cli
 from virtoll.cli.parser import make_parser, verbs_of
 
 SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
@@ -164,3 +165,4 @@ def test_a_verb_waits_for_nothing_slow_that_it_does_not_use(
 def test_each_verb_has_its_module() -> None:
     modules = {path.stem for path in (SOURCE / "cli" / "verbs").glob("*.py")} - {"__init__"}
     assert modules == verbs_of(make_parser()).keys()
+    assert modules > {*cli._PRINTS_ONLY, *cli._READS_RUNS}

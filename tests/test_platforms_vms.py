@@ -30,8 +30,10 @@ from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.offers import Port
-from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
+from virtoll.platforms import booted, uml, uml_jail, under_kvm, vm
 from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.cloud_hypervisor import CloudHypervisor
+from virtoll.platforms.firecracker import Firecracker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
@@ -44,7 +46,10 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request
 from virtoll.study.limits import Limits
 
-PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
+PLATFORMS: dict[str, Platform] = {
+    **{"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()},
+    **{"firecracker": Firecracker(), "cloud-hypervisor": CloudHypervisor()},  # no machine of ours has had these yet
+}
 TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (Port(8080),), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
                  "198.18.3.1", True)  # fmt: skip
 USER = Attachment(
@@ -280,7 +285,7 @@ def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None
     (problem,) = problems
     assert "/dev/kvm" in problem.what
     assert problem.remedy
-    monkeypatch.setattr(kvm, "boot_problem", lambda *_: pytest.fail("booted again"))
+    monkeypatch.setattr(under_kvm, "boot_problem", lambda *_: pytest.fail("booted again"))
     assert Kvm().check(host) == problems
 
 
@@ -289,10 +294,12 @@ def test_kvm_is_not_tried_where_nothing_may_be_changed(
 ) -> None:
     """A dry run on a machine where nobody has booted a guest yet: it says what it cannot know."""
     monkeypatch.setattr(Qemu, "check", lambda *_: [])
-    monkeypatch.setattr(kvm, "device_problem", lambda *_: None)
-    monkeypatch.setattr(kvm, "known_kernel", lambda *_: None)
+    monkeypatch.setattr(under_kvm, "device_problem", lambda *_: None)
+    monkeypatch.setattr(under_kvm, "known_kernel", lambda *_: None)
     for name in ("boot_problem", "guest_kernel"):
-        monkeypatch.setattr(kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried"))
+        monkeypatch.setattr(
+            under_kvm if name == "boot_problem" else kernel, name, lambda *_: pytest.fail("it was tried")
+        )
     monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
     monkeypatch.setattr(Native, "check", lambda *_: [])
     monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
@@ -311,19 +318,19 @@ def test_kvm_is_not_tried_where_nothing_may_be_changed(
 @pytest.mark.machine
 def test_a_kernel_that_hangs_is_a_problem_after_its_time(lab: Lab) -> None:
     contract.skip_unless_ready(QemuTcg())
-    if kvm.device_problem(lab.host):
+    if under_kvm.device_problem(lab.host):
         pytest.skip("no /dev/kvm")
     found = kernel.guest_kernel(lab.host, lambda _line: None)
-    problem = kvm.boot_problem(lab.host, found, limit_s=0.001)
+    problem = under_kvm.boot_problem(lab.host, found, Kvm().trial, limit_s=0.001)
     assert problem is not None
     assert "within 0.001 s" in problem.what
 
 
 def test_no_kvm_device_is_told_by_what_the_cpu_can() -> None:
-    assert "kvm_amd" in kvm._missing_device_remedy("flags\t\t: fpu svm\n")
-    assert "kvm_intel" in kvm._missing_device_remedy("flags\t\t: vmx fpu\n")
-    assert "nested" in kvm._missing_device_remedy("flags\t\t: fpu hypervisor\n")
-    assert "firmware" in kvm._missing_device_remedy("flags\t\t: fpu\n")
+    assert "kvm_amd" in under_kvm._missing_device_remedy("flags\t\t: fpu svm\n")
+    assert "kvm_intel" in under_kvm._missing_device_remedy("flags\t\t: vmx fpu\n")
+    assert "nested" in under_kvm._missing_device_remedy("flags\t\t: fpu hypervisor\n")
+    assert "firmware" in under_kvm._missing_device_remedy("flags\t\t: fpu\n")
 
 
 def test_the_accelerator_is_all_that_differs() -> None:
@@ -474,7 +481,7 @@ def test_a_disk_has_the_cache_and_the_way_of_reading_that_are_asked_for(cache: D
 
 
 def test_native_io_past_a_cache_that_is_in_the_way_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(booted, "find", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(kernel, "kernel_problem", lambda *_: None)
     (problem,) = QemuTcg(QemuSettings(disk_io="native")).check(LocalHost())
     assert 'disk_cache = "writeback"' in problem.what

@@ -333,7 +333,7 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def deployed(directory: Path, platform: Any, limits: Any) -> Iterator[Any]:
+def deployed(directory: Path, platform: Any, limits: Any, kind: Any = "vif") -> Iterator[Any]:
     """An instance on the double, with a ledger of its own in ``directory``."""
     from virtoll.hosts.ledger import opened
     from virtoll.hosts.local import LocalHost
@@ -346,7 +346,7 @@ def deployed(directory: Path, platform: Any, limits: Any) -> Iterator[Any]:
         sites = [Site(host, f"vt-abcd-{name}", "198.18.1.1", frozenset({cpu})) for name, cpu in (("g", 0), ("s", 1))]
         lab = Lab(ledger, "abcd", sites[0], sites[1], sites[0], "virtoll/abcd", directory)
         attachment = Attachment(
-            *("routed", "vif", sites[1].netns, "198.18.3.10", ()), "vt0", "02:76:74:00:03:10", "198.18.3.10", 32,
+            *("routed", kind, sites[1].netns, "198.18.3.10", ()), "vt0", "02:76:74:00:03:10", "198.18.3.10", 32,
             "198.18.3.1", on_link_gateway=True, wiring=("link set vt0 up",),
         )  # fmt: skip
         place = directory / "instance"

@@ -13,15 +13,18 @@ _SPARE_FILES = 200  # of a process's own: libraries, pipes, logs
 
 @dataclass(frozen=True)
 class Effort:
-    """``quick``: fewer and smaller sizes, one round less; it shows that the bench works, and its exponents little."""
+    """``quick``: fewer and smaller sizes, one round less; it shows that the bench works, and its exponents little.
+    ``most``: no size beyond it.
+    """
 
     quick: bool = False
     rounds: int = 3
     seed: int = 1
+    most: int | None = None
 
     def sizes(self, all_of_them: Sequence[int], quick: Sequence[int]) -> list[int]:
         """The values of x."""
-        return list(quick if self.quick else all_of_them)
+        return [size for size in (quick if self.quick else all_of_them) if self.most is None or size <= self.most]
 
     def shuffled(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
         """Every round and size, in an order drawn anew for each round: what drifts is no growth."""

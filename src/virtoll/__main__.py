@@ -13,7 +13,10 @@ def main() -> NoReturn:
     gc.disable()
     from virtoll import cli
 
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        gc.freeze()  # Python looks once more before it ends
 
 
 if __name__ == "__main__":

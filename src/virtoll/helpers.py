@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -113,6 +114,7 @@ def _begin() -> None:
     holds both ends.
     """
     gc.disable()  # it ends with the block, and keeps little
+    atexit.register(gc.freeze)  # nor is all that it has loaded looked through when it ends
     Thread(target=_end_with_the_other, daemon=True).start()
 
 

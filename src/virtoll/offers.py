@@ -110,6 +110,14 @@ class Http(Tcp):
 
 
 @dataclass(frozen=True)
+class LiveHttp(Http):
+    """HTTP whose playlists go on by the server's clock, which is told at ``clock_path`` (xs:dateTime, in UTC)."""
+
+    kind: ClassVar[str] = "live http"
+    clock_path: str = "/clock"
+
+
+@dataclass(frozen=True)
 class Redis(Tcp):
     """The protocol of Redis (RESP)."""
 
@@ -318,6 +326,33 @@ class Clip(Content):
         """Where its manifests are; no other clip's are there."""
         rates = "-".join(str(rate) for rate in self.bit_rates)
         return f"/clip/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
+
+
+@dataclass(frozen=True)
+class LiveClip(Content):
+    """Media that go out live, round and round, as low-latency HLS serves them: segments, and the parts of each
+    (`virtoll.services.live`). All times are whole milliseconds, parts divide a segment, and segments a round.
+    """
+
+    round_ns: int
+    segment_ns: int
+    part_ns: int
+    bit_rate: int  # bit/s
+
+    def __str__(self) -> str:
+        times = f"{self.segment_ns / 1e9:g} s in parts of {self.part_ns / 1e9:g} s"
+        return f"live media in segments of {times}, round after {self.round_ns / 1e9:g} s"
+
+    @property
+    def directory(self) -> str:
+        """Where its playlist is; no other's is there. The server reads all that it tells from this name."""
+        times_ms = "-".join(str(time_ns // 10**6) for time_ns in (self.round_ns, self.segment_ns, self.part_ns))
+        return f"/live/{times_ms}-{self.bit_rate}"
+
+    @property
+    def path(self) -> str:
+        """The path of its playlist."""
+        return f"{self.directory}/index.m3u8"
 
 
 @dataclass(frozen=True)

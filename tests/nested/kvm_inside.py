@@ -21,7 +21,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.wiring import wired
-from virtoll.platforms import kvm, vm
+from virtoll.platforms import under_kvm, vm
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.qmp import Qmp
 
@@ -46,7 +46,7 @@ def _tell(what: str, value: Any) -> None:
 
 def _try(patch: pytest.MonkeyPatch, image: Image) -> None:
     """The probe, then an instance that has to keep the contract. Only the time limits differ from a real run's."""
-    patch.setattr(kvm, "boot_problem", partial(kvm.boot_problem, limit_s=_BOOT_LIMIT_S))
+    patch.setattr(under_kvm, "boot_problem", partial(under_kvm.boot_problem, limit_s=_BOOT_LIMIT_S))
     patch.setattr(vm, "BOOT_LIMIT_S", _BOOT_LIMIT_S)
     host = LocalHost()
     _tell("check", [str(problem) for problem in Kvm().check(host) or Kvm().try_out(host)])

@@ -22,6 +22,7 @@ from virtoll.services import objects, unbound
 from virtoll.services.apache import Apache
 from virtoll.services.base import Service, Visitor, services
 from virtoll.services.nginx import Nginx, NginxSettings
+from virtoll.services.nginx_ll_hls import NginxLlHls, NginxLlHlsSettings
 from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
@@ -95,6 +96,7 @@ def instance(agent: ScriptedAgent) -> Instance:
         (Apache(WebServerSettings(workers=2)), "apache.conf"),
         (NginxRtmp(NginxRtmpSettings(workers=2)), "nginx-rtmp.conf"),
         (NginxRtmp(NginxRtmpSettings(live=True)), "nginx-rtmp-live.conf"),
+        (NginxLlHls(NginxLlHlsSettings(workers=2)), "nginx-ll-hls.conf"),
     ],
 )
 def test_configuration_is_as_agreed(service: Service, golden: str) -> None:

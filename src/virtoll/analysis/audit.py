@@ -162,7 +162,8 @@ _BYTES = ("memory_seen", "memory_limit")
 _HAS_OWN_KERNEL = {
     **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn"), False),
     **dict.fromkeys(("openvz", "openvz-profile"), False),
-    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "ssh", "uml", "xen-hvm", "xen-pv", "xen-pvh"), True),
+    **dict.fromkeys(("gvisor", "kvm", "firecracker", "cloud-hypervisor", "qemu-tcg", "ssh", "uml"), True),
+    **dict.fromkeys(("xen-hvm", "xen-pv", "xen-pvh"), True),
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,16 @@ class Condition:
         owner, _, setting = path.partition(".")
         is_own = owner == self.probe and setting in _SELF_EVIDENT
         return isinstance(level, str) and (path in (SERVER, PROBE) or is_own)
+
+
+def each_condition(trials: Iterable[PlannedTrial]) -> Iterator[Condition]:
+    """The condition of each trial, made once: a plan has thousands of trials under few."""
+    known: dict[str, Condition] = {}
+    for trial in trials:
+        text = repr(trial.condition)
+        if text not in known:
+            known[text] = Condition.of(trial)
+        yield known[text]
 
 
 def _told(path: str, level: str) -> str:

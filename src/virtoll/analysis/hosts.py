@@ -26,20 +26,42 @@ MANY = 5  # hosts: with four, an interval by hosts is 3.2 errors to either side,
 ENOUGH = 4  # blocks of each host: with fewer, Satterthwaite's interval misses up to 8 % of what it says it misses 5 of
 _UNEVEN = 2  # how many times as many blocks one host may have as another, lest an approximation promise too much
 _DRAWS, _SEED = 10_000, 20_26  # of the test of no difference: its p is good to 0.002 at 0.05
+_AT_ONCE = 4_000_000  # of hosts' draws: their arrays must not grow with the hosts
 
 
 def by_host(hosts: Sequence[str], logs: Floats) -> dict[str, Summary]:
     """`over_conditions` of each host's rows of [block, condition], of the hosts that hold every condition that any of
     them holds: a mean over fewer is of something else. ``hosts``: of each block, from the first on.
     """
-    of_rows = np.array(hosts[: len(logs)])
-    held = np.isfinite(logs).any(axis=0)
-    found: dict[str, Summary] = {}
-    for host in dict.fromkeys(hosts):
-        mine = logs[of_rows == host]
+    rows: dict[str, list[int]] = {host: [] for host in hosts}
+    for row, host in enumerate(hosts[: len(logs)]):
+        rows[host].append(row)
+    held = np.asarray(np.isfinite(logs).any(axis=0))
+    lacking = ~np.isfinite(logs[:, held]).all(axis=1) if held.any() else np.ones(len(logs), dtype=bool)
+    without = {hosts[row] for row in np.flatnonzero(lacking).tolist()}
+    whole = {host: numbers for host, numbers in rows.items() if numbers and host not in without}
+    found = _of_whole(whole, logs[:, held])
+    for host in rows.keys() - whole.keys():
+        mine: Floats = logs[rows[host]]
         summary = over_conditions(mine) if mine.size else None
-        if summary is not None and np.isfinite(mine).any(axis=0)[held].all():
+        if summary is not None and np.isfinite(mine[:, held]).any(axis=0).all():
             found[host] = summary
+    return {host: found[host] for host in rows if host in found}
+
+
+def _of_whole(rows: Mapping[str, Sequence[int]], logs: Floats) -> dict[str, Summary]:
+    """`over_conditions` of each host's rows, where every cell is there: of all hosts with as many blocks at once."""
+    of_length: dict[int, list[str]] = {}
+    for host, numbers in rows.items():
+        of_length.setdefault(len(numbers), []).append(host)
+    found: dict[str, Summary] = {}
+    for n, hosts in of_length.items():
+        mine = logs[[rows[host] for host in hosts]]  # [host, block, condition]
+        means, errors = mine.mean(axis=(1, 2)), np.full(len(hosts), np.nan)
+        if n > 1:
+            moved = ((mine.sum(axis=1, keepdims=True) - mine) / (n - 1)).mean(axis=2) - means[:, None]
+            errors = np.sqrt((n - 1) / n * (moved**2).sum(axis=1))
+        found |= {h: Summary(m, e, n) for h, m, e in zip(hosts, means.tolist(), errors.tolist(), strict=True)}
     return found
 
 
@@ -105,10 +127,18 @@ def _no_difference(means: Floats, squares: Floats, freedom: Floats) -> float:
     """
     if (squares == 0).any():
         return math.nan
-    rng = np.random.default_rng(_SEED)
-    drawn = rng.standard_normal((_DRAWS, len(means))) * np.sqrt(squares)
-    scatter = squares * rng.chisquare(freedom, (_DRAWS, len(means))) / freedom
-    return float((_between(drawn, scatter) >= _between(means, squares)).mean())
+    rng, beyond, seen = np.random.default_rng(_SEED), 0, _between(means, squares)
+    for draws in _shares(len(means)):
+        drawn = rng.standard_normal((draws, len(means))) * np.sqrt(squares)
+        scatter = squares * rng.chisquare(freedom, (draws, len(means))) / freedom
+        beyond += int((_between(drawn, scatter) >= seen).sum())
+    return beyond / _DRAWS
+
+
+def _shares(hosts: int) -> list[int]:
+    """All draws, as many at a time as memory is given for (32 MB an array)."""
+    at_once = max(1, _AT_ONCE // hosts)
+    return [min(at_once, _DRAWS - done) for done in range(0, _DRAWS, at_once)]
 
 
 def _between(means: Floats, squares: Floats) -> Floats:

@@ -104,7 +104,7 @@ class Run:
     parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     is_kept: bool = False  # a copy that was kept small, and is not gone on with
 
-    @property
+    @cached_property
     def base(self) -> dict[str, Any]:
         """The study's values by dotted path; a trial's condition overrides them."""
         base = self.study.get("base")
@@ -116,7 +116,7 @@ class Run:
         server = servers.get(condition.get(SERVER)) if isinstance(servers, dict) else None
         return {**self.base, **(server["base"] if server else {}), **condition}
 
-    @property
+    @cached_property
     def objective(self) -> list[str]:
         """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty."""
         objective = self.base.get("knee.objective")
@@ -319,7 +319,17 @@ def _expect_column(table: pa.Table, name: str, kind: pa.DataType) -> None:
     if column.null_count:
         raise pa.ArrowInvalid(f"column {name} has rows without a value")
     if pa.types.is_dictionary(column.type):
-        column.validate(full=True)  # else a code may point beyond the names
+        for chunk in column.chunks:
+            _expect_names(name, chunk)
+
+
+def _expect_names(name: str, chunk: pa.DictionaryArray) -> None:
+    """That no code points beyond the names, and these are text: pyarrow's own full check, in half its time."""
+    chunk.validate()
+    chunk.dictionary.validate(full=True)
+    codes = chunk.indices.to_numpy()
+    if len(codes) and not 0 <= codes.min() <= codes.max() < len(chunk.dictionary):
+        raise pa.ArrowInvalid(f"column {name} holds a code that stands for nothing")
 
 
 def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[tuple[str, str], Series]:
@@ -361,4 +371,5 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
     if column.num_chunks > 1:
         column = column.unify_dictionaries()
     codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    return np.concatenate(codes), column.chunk(0).dictionary.to_pylist()
+    whole = codes[0] if len(codes) == 1 else np.concatenate(codes)
+    return whole, column.chunk(0).dictionary.to_pylist()

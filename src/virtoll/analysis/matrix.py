@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtoll.analysis.conditions import INSTRUMENT, Condition
+from virtoll.analysis.conditions import INSTRUMENT, Condition, each_condition
 from virtoll.analysis.estimates import Estimate, Floats, mean, mean_of
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
@@ -95,19 +95,23 @@ class Matrix:
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
         """The valid trial of one arm under one condition in one block; of the baseline's several groups the first's."""
-        at = self.blocks.index(block)
-        return next((cell for (b, _), cell in self.across(arm, condition).items() if b == at), None)
+        _, cell = self._first.get((self._at[block], arm.label, condition), (0, None))
+        return cell
 
     def across(self, arm: Arm, condition: Condition) -> dict[tuple[int, int], TrialMetrics]:
         """The valid trials of one arm under one condition, by the number of their block among ``blocks``, and group."""
         return self._across.get((arm.label, condition), {})
 
     @cached_property
+    def _at(self) -> dict[int, int]:
+        """Of each block its number among ``blocks``."""
+        return {block: at for at, block in enumerate(self.blocks)}
+
+    @cached_property
     def _across(self) -> dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]]:
-        number = {block: at for at, block in enumerate(self.blocks)}
         found: dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]] = {}
         for (block, group, label, condition), cell in sorted(self.cells.items(), key=lambda item: item[0][:2]):
-            found.setdefault((label, condition), {})[number[block], group] = cell
+            found.setdefault((label, condition), {})[self._at[block], group] = cell
         return found
 
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
@@ -183,11 +187,20 @@ class Matrix:
 
         Of the baseline itself its first trial, twice.
         """
-        mine = next(((group, cell) for (at, group), cell in self.across(arm, condition).items() if at == b), None)
+        mine = self._first.get((b, arm.label, condition))
         if mine is None or self.baseline is None:
             return None
         native = self.across(self.baseline, condition).get((b, mine[0]))
         return None if native is None else (mine[1], native)
+
+    @cached_property
+    def _first(self) -> dict[tuple[int, str, Condition], tuple[int, TrialMetrics]]:
+        """The first of an arm's valid trials in a block, by the block's number, and the group that it is of."""
+        found: dict[tuple[int, str, Condition], tuple[int, TrialMetrics]] = {}
+        for (label, condition), cells in self._across.items():
+            for (b, group), cell in cells.items():
+                found.setdefault((b, label, condition), (group, cell))
+        return found
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
@@ -238,7 +251,7 @@ class Matrix:
         for trial in self.trials:
             if trial.did_not_answer:
                 plan = trial.record.trial
-                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self.blocks.index(plan.block))
+                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self._at[plan.block])
         return found
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
@@ -275,7 +288,8 @@ class Matrix:
 
     @cached_property
     def _asked(self) -> set[tuple[str, Condition]]:
-        return {(trial.arm.label, Condition.of(trial)) for trial in self.run.plan.trials}
+        planned = self.run.plan.trials
+        return {(trial.arm.label, under) for trial, under in zip(planned, each_condition(planned), strict=True)}
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""
@@ -299,15 +313,15 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
     planned = run.plan.trials
     arms = sorted({trial.arm.label: trial.arm for trial in planned}.values(), key=_arm_order(run))
     own = (trial for trial in planned if INSTRUMENT not in trial.condition)
-    conditions = sorted(dict.fromkeys(Condition.of(trial) for trial in own), key=_condition_order(run))
+    conditions = sorted(dict.fromkeys(each_condition(own)), key=_condition_order(run))
     cells: dict[Cell, TrialMetrics] = {}
     claimed: dict[Cell, str] = {}
-    for trial in trials:
+    for trial, under in zip(trials, each_condition(trial.record.trial for trial in trials), strict=True):
         plan = trial.record.trial
         if trial.record.status != "valid":
             continue
         once = plan.group if plan.arm.role == "baseline" else 0  # which is in every group; the others are in one
-        claim = (plan.block, once, plan.arm.label, Condition.of(plan))
+        claim = (plan.block, once, plan.arm.label, under)
         if claim in claimed:
             raise StoreError(
                 f"trials {claimed[claim]} and {plan.id} hold the same treatment of the same block",
@@ -315,7 +329,7 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
                 remedy="a block holds each treatment once; the plan was changed by hand",
             )
         claimed[claim] = plan.id
-        cells[plan.block, plan.group, plan.arm.label, Condition.of(plan)] = trial
+        cells[plan.block, plan.group, plan.arm.label, under] = trial
     blocks = tuple(sorted({trial.block for trial in planned}))
     groups = {(trial.block, trial.arm.label): trial.group for trial in planned if trial.arm.role != "baseline"}
     return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run), groups)

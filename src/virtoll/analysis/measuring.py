@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted
@@ -63,21 +64,40 @@ def _shared(run: Run, wanted: Wanted) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
-        bare = pickle.dumps(replace(run, records=()))
+        bare = pickle.dumps(_without_trials(run))
         found = met_halfway(
             shares,
             lambda share: [measure(run, record, wanted) for record in share],
-            lambda share: other.submit(_measured, bare, [record.model_dump_json() for record in share], wanted),
+            lambda share: other.submit(
+                _measured, bare, _parts(run, share), [record.model_dump_json() for record in share], wanted
+            ),
             lambda share, rests: [TrialMetrics(record, **rest) for record, rest in zip(share, rests, strict=True)],
         )
         return [trial for share in found for trial in share]
 
 
-def _measured(bare: bytes, records: Sequence[str], wanted: Wanted) -> list[dict[str, Any]]:
+def _without_trials(run: Run) -> Run:
+    """What a trial is measured by: of the plan a trial of each condition. It goes with every share, and must not grow
+    with their number, nor with that of hosts.
+    """
+    kinds = list({Condition.of(trial): trial for trial in run.plan.trials}.values())
+    plan = run.plan.model_copy(update={"trials": kinds})
+    environment = run.environment.model_copy(update={"comparable": {}, "warnings": []})
+    return replace(run, records=(), looks=(), parts={}, plan=plan, environment=environment)
+
+
+def _parts(run: Run, share: Sequence[TrialRecord]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Those of a share's own trials."""
+    return {record.trial.id: run.parts[record.trial.id] for record in share if record.trial.id in run.parts}
+
+
+def _measured(
+    bare: bytes, parts: Mapping[str, tuple[str, tuple[int, ...]]], records: Sequence[str], wanted: Wanted
+) -> list[dict[str, Any]]:
     """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
     a record is unpickled, and does not go back.
     """
-    run = _unpickled(bare)
+    run = replace(_unpickled(bare), parts=parts)
     trials = (measure(run, TrialRecord.model_validate_json(record), wanted) for record in records)
     return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
 
@@ -114,9 +134,9 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
     """
     groups: dict[tuple[str, str], list[TrialMetrics]] = {}
     for trial in trials:
-        condition = json.dumps(trial.record.trial.condition, sort_keys=True)
-        for name in trial.late_ms:
-            if trial.record.status == "valid":
+        if trial.late_ms and trial.record.status == "valid":
+            condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+            for name in trial.late_ms:
                 groups.setdefault((name, condition), []).append(trial)
     for (name, _), group in groups.items():
         late_ms = float(np.median([trial.late_ms[name] for trial in group]))
@@ -152,7 +172,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
         if wanted.latency:
             _latencies(trial, measured, run)
         if wanted.usage:
-            note_usage(trial, measured, run, inside=wanted.inside)
+            note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
         if LEVEL in record.trial.condition:
             note_server(trial, measured, run)
         if run.neighbours:
@@ -188,24 +208,25 @@ def work_asked(run: Run, record: TrialRecord) -> int:
 
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
     window, events = measured.window, measured.events
-    trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
-    if window.cpus is not None and window.cpu_span_ns is not None:
+    cpus, rate_per_s = window.cpus, window.rate_per_s
+    trial.put("generator_cpus", "not reported by the generator" if cpus is None else cpus)
+    if cpus is not None and window.cpu_span_ns is not None:
         trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
     if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
         return
-    if window.rate_per_s is None:
+    if rate_per_s is None:
         reason = _no_rate(events, measured.asked, asked)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
     else:
-        trial.put("rate_per_s", window.rate_per_s)
+        trial.put("rate_per_s", rate_per_s)
         windows = of_one_level(measured)
         trial.parts["rate_per_s"] = ([each.work for each in windows], [each.duration_ns for each in windows])
         n = asked or REFERENCE_WORK
-        trial.put("total_time_s", n / window.rate_per_s)
+        trial.put("total_time_s", n / rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
     if events is not None and events.completed >= asked > 0:
         trial.put("total_time_s", _elapsed_s(window, events))

@@ -148,8 +148,9 @@ class Wanted:
     """What of a load's trials is read from the files beside their records; what is not has neither value nor reason."""
 
     latency: bool = True
-    usage: bool = True  # what instances used, as the host sees it
-    inside: bool = True  # and as they see it themselves
+    usage: bool = True  # the CPU time that instances used, as the host sees it
+    memory: bool = True  # and their memory
+    inside: bool = True  # and their CPU time as they see it themselves
 
 
 ALL = Wanted()

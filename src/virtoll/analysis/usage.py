@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,25 +13,19 @@ from virtoll.record.model import COVERAGE, Measured, Window
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
 
-OUTSIDE = frozenset(
-    {
-        ("instance", "cpu.usage_ns"),
-        ("helpers", "cpu.usage_ns"),
-        ("instance", "memory.usage_bytes"),
-        ("instance", "memory.rss_bytes"),
-    }
-)
+_CPU = frozenset({("instance", "cpu.usage_ns"), ("helpers", "cpu.usage_ns")})
+_MEMORY = frozenset({("instance", "memory.usage_bytes"), ("instance", "memory.rss_bytes")})
+OUTSIDE = _CPU | _MEMORY
 
 INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 
-def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: bool = True) -> None:
-    """Note what the instance used in a load's windows, of each metric a number or the reason why there is none; where
-    asked also as seen inside.
+def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: bool = True, inside: bool = True) -> None:
+    """Note what the instance used in a load's windows, of each metric a number or the reason why there is none: its CPU
+    time, and where asked its memory, and its CPU time as seen inside.
     """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
-    span_ns = (windows[0].start_ns, windows[-1].end_ns)
-    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE)
+    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE if memory else _CPU)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     cpu_in = _cpu_of_served if tells else _cpu_in
@@ -54,11 +48,16 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: boo
         trial.put("helpers_percent", "the instance's CPU time is not known")
     else:
         trial.put("helpers_percent", helpers_s / instance_s * 100)
-    memory = within(outside.get(("instance", "memory.usage_bytes")), span_ns)
+    if memory:
+        _note_memory(trial, outside, (windows[0].start_ns, windows[-1].end_ns))
+
+
+def _note_memory(trial: TrialMetrics, outside: Mapping[tuple[str, str], Series], span_ns: tuple[int, int]) -> None:
+    used = within(outside.get(("instance", "memory.usage_bytes")), span_ns)
     resident = within(outside.get(("instance", "memory.rss_bytes")), span_ns)
     nothing = "no sample of it lies in the window"
-    trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
-    trial.put("memory_mean_mib", nothing if memory is None else time_mean(memory) / MIB)
+    trial.put("memory_peak_mib", nothing if used is None else float(used.value.max()) / MIB)
+    trial.put("memory_mean_mib", nothing if used is None else time_mean(used) / MIB)
     trial.put("rss_peak_mib", nothing if resident is None else float(resident.value.max()) / MIB)
 
 

@@ -28,6 +28,8 @@ _PRINTS_ONLY = (
     "completion",
     "man",
 )  # a reader that goes away has seen enough
+# All of what they read is kept until they end, and there is too much of it to look through for garbage even once.
+_READS_RUNS = ("advise", "compare", "history", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -41,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     interrupts.install()
     try:
         verb = import_module(f"virtoll.cli.verbs.{arguments.verb}")
-        gc.enable()  # see `virtoll.__main__`
+        if arguments.verb not in _READS_RUNS:
+            gc.enable()  # see `virtoll.__main__`
         code: int = verb.do(arguments)
         sys.stdout.flush()  # here, where a reader that has gone is noticed
         sys.exit(code)

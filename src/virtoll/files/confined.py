@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from virtoll.errors import StoreError
 
@@ -39,16 +42,40 @@ def inside(root: Path, *names: str) -> Path:
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
     """The bytes of a plain file. StoreError where it is no plain file or holds more; OSError as open(2) gives it."""
+    with _plain(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise _too_much(path, most_bytes)
+    return data
+
+
+def whole_lines(path: Path, most_bytes: int, most_line_bytes: int) -> Iterator[bytes]:
+    """The lines of a plain file without their ends, one after another, however many; a last one that has no end is left
+    out. Else as `read_bounded`.
+    """
+    read_bytes = 0
+    with _plain(path) as file:
+        while (line := file.readline(most_line_bytes + 1)).endswith(b"\n"):
+            read_bytes += len(line)
+            if read_bytes > most_bytes:
+                raise _too_much(path, most_bytes)
+            yield line[:-1]
+    if len(line) > most_line_bytes:
+        raise _too_much(path, most_line_bytes, "in a line ")
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[BinaryIO]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise StoreError("is not a plain file", where=str(path), remedy="restore it from a copy")
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise StoreError(
-            f"holds more than {most_bytes / 1e6:.0f} MB, which no run does", where=str(path), remedy="do not use it"
-        )
-    return data
+        yield file
+
+
+def _too_much(path: Path, most_bytes: int, where: str = "") -> StoreError:
+    what = f"holds {where}more than {most_bytes / 1e6:.0f} MB, which no run does"
+    return StoreError(what, where=str(path), remedy="do not use it")
 
 
 def unpacked(data: bytes, most_bytes: int) -> bytes:

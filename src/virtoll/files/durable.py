@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,22 +29,54 @@ def replace(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
 
     One process at a time may write a path. What a killed one left beside it (``.NAME.partial``) is written over.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
+    try:
+        _write_partial(partial, data, mode)
+        partial.rename(path)
+    except BaseException:
+        _forget(partial)
+        raise
+    sync(path.parent)
+
+
+def write_together(directory: Path, files: Mapping[str, bytes]) -> None:
+    """New files: each is there with all its bytes, or not at all, and their names are synced at once. FileExistsError
+    when one of them is there.
+    """
+    paths = [directory / name for name in files]
+    if there := [path for path in paths if os.path.lexists(path)]:
+        raise FileExistsError(f"{there[0]} is there already")
+    partials = [_partial(path) for path in paths]
+    try:
+        for partial, data in zip(partials, files.values(), strict=True):
+            _write_partial(partial, data, 0o644)
+        for partial, path in zip(partials, paths, strict=True):
+            partial.rename(path)
+    except BaseException:
+        for partial in partials:
+            _forget(partial)
+        raise
+    sync(directory)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _write_partial(partial: Path, data: bytes | memoryview, mode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         partial.unlink()
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        try:
-            _write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        partial.rename(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-    sync(path.parent)
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _forget(partial: Path) -> None:
+    with contextlib.suppress(OSError):
+        partial.unlink()
 
 
 def append(path: Path, data: bytes) -> None:

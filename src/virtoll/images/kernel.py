@@ -44,6 +44,9 @@ class Devices:
 VIRTIO = Devices(
     ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_console"), "/dev/vda", "/dev/virtio-ports/virtoll.agent"
 )
+# The same without that port: on Firecracker's virtio-mmio a serial line leads to the agent, and else a virtio console.
+VIRTIO_MMIO = Devices(("virtio_mmio", "virtio_blk", "ext4", "virtio_net"), "/dev/vda", "/dev/ttyS0")
+VIRTIO_HVC = Devices(VIRTIO.drivers, "/dev/vda", "/dev/hvc0")
 XEN = Devices(("xen_blkfront", "ext4", "xen_netfront"), "/dev/xvda", "/dev/hvc0")
 
 

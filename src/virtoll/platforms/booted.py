@@ -1,24 +1,47 @@
-"""What platforms share whose guest boots a kernel of the distribution's from a disk of the image: QEMU's and Xen's."""
+"""What platforms share whose guest boots a kernel of the distribution's from a disk of the image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.programs import find
 from virtoll.images import disk, kernel
 from virtoll.images.base import Image
 from virtoll.images.kernel import Devices, Kernel
 from virtoll.platforms.base import Platform
+from virtoll.platforms.requirements import other_machine
 from virtoll.study.limits import Limits
+
+FOR_A_DISK_AND_A_KERNEL = {
+    "mkfs.ext4": "apt-get install e2fsprogs",
+    "modprobe": "apt-get install kmod",
+    "busybox": "apt-get install busybox-static",
+}
 
 
 class Booted(Platform):
     """Its ``Settings`` have ``kernel``: the guest's own (a path on the host; "": the distribution's)."""
 
     devices: ClassVar[Devices]
+    needed: ClassVar[Mapping[str, str]] = {}  # programs that it asks for, and what to do where one is missing
+
+    def check(self, host: Host) -> list[Problem]:
+        """A machine that is no x86-64, the programs that are missing, and a kernel that cannot be had."""
+        if problems := other_machine(host):
+            return problems
+        missing = [
+            Problem(f"{program} is missing", host.where, remedy)
+            for program, remedy in self.needed.items()
+            if find(program) is None
+        ]
+        if missing:
+            return missing
+        problem = self.kernel_problem(host)
+        return [] if problem is None else [problem]
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """The guest's kernel and its disk."""

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from virtoll.agent import FdStream
 from virtoll.agent.streams import LONGEST_LINE_BYTES
 from virtoll.errors import PlatformError
+from virtoll.platforms.unix_http import UnixConnection, decoded
 
 _STDOUT = 1
 _FRAME_HEADER_BYTES = 8
@@ -40,7 +41,7 @@ class Engine:
         **query: Any,
     ) -> Any:
         """One request; the decoded JSON answer. PlatformError with the daemon's own words where it refuses."""
-        connection = _UnixConnection(self.path, timeout_s)
+        connection = UnixConnection(str(self.path), timeout_s, blocksize=_SENT_BYTES)
         if query:
             target += "?" + urlencode({key: str(value) for key, value in query.items()})
         try:
@@ -66,7 +67,7 @@ class Engine:
             )
         if response.status >= 400:
             raise PlatformError(_message(answer), where=f"docker: {method} {target}")
-        return _decoded(answer)
+        return decoded(answer)
 
     def attach(self, container: str, timeout_s: float = 10.0) -> ContainerStream:
         """Standard input and output of a container; to be called before it is started, so that nothing is lost."""
@@ -124,17 +125,6 @@ class ContainerStream(FdStream):
             del self._frames[:end]
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("docker", timeout=timeout_s, blocksize=_SENT_BYTES)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 def _read_head(connection: socket.socket) -> bytes:
     data = b""
     while b"\r\n\r\n" not in data:
@@ -148,14 +138,5 @@ def _read_head(connection: socket.socket) -> bytes:
 
 
 def _message(answer: bytes) -> str:
-    decoded = _decoded(answer)
-    return str(decoded.get("message", decoded)) if isinstance(decoded, dict) else str(decoded)
-
-
-def _decoded(answer: bytes) -> Any:
-    """JSON where it is that; else the text (an import answers with several JSON lines)."""
-    text = answer.decode(errors="replace")
-    try:
-        return json.loads(text) if text.strip() else None
-    except (RecursionError, ValueError):
-        return text
+    told = decoded(answer)
+    return str(told.get("message", told)) if isinstance(told, dict) else str(told)

@@ -1,39 +1,20 @@
-"""QEMU with KVM. Ready only where a guest has really booted under it: that /dev/kvm opens proves nothing.
-
-(A tiny real-mode guest proves nothing either: KVM built for paravirtual guests alone, or nested where the outer one
-is slow, runs that and then takes minutes over, or dies in, a real kernel.)
-"""
+"""QEMU with KVM."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import time
 from pathlib import Path
 from typing import ClassVar
 
-from virtoll.errors import CommandError, HostError, Problem
 from virtoll.features import BHANAGE, Features, no
-from virtoll.files import durable
-from virtoll.hosts import private
-from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory, scratch
-from virtoll.images.kernel import Kernel, known_kernel
-from virtoll.platforms import logs
+from virtoll.images.kernel import Kernel
 from virtoll.platforms.kinds import MACHINE
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, OVERHEAD_BYTES, Accelerator, Guest, command_line
-
-PROBE_LIMIT_S = 15.0  # a real KVM boots the same guest within one or two seconds
-_BOOTED = "virtoll: the guest has booted"  # images/guest_init.sh
-_DEVICE = Path("/dev/kvm")
-_USE_TCG = "use platform qemu-tcg, or a machine with hardware virtualization"
+from virtoll.platforms.under_kvm import TRIED, UnderKvm
 
 
-class Kvm(Qemu):
-    """Hardware virtualization; never falls back to emulation."""
+class Kvm(UnderKvm, Qemu):
+    """The driver of `qemu-tcg` with the other accelerator."""
 
     name = "kvm"
     summary = "what clouds rent out: a full virtual machine with its own kernel; needs /dev/kvm"
@@ -45,103 +26,7 @@ class Kvm(Qemu):
     accelerator: ClassVar[Accelerator] = "kvm"
     overhead_bytes = OVERHEAD_BYTES["kvm"]
 
-    def check(self, host: Host) -> list[Problem]:
-        """What can be seen without booting a guest, and the verdict of an earlier boot."""
-        if problems := super().check(host):
-            return problems
-        if problem := device_problem(host):
-            return [problem]
-        return self._kept(host) or []
-
-    def untried(self, host: Host) -> str:
-        """See `Platform.untried`."""
-        return "" if self._kept(host) is not None else "whether a guest boots under KVM: nobody has tried yet"
-
-    def _kept(self, host: Host) -> list[Problem] | None:
-        """The verdict of an earlier boot with this machine, kernel and QEMU, if there was one."""
-        kernel = known_kernel(self.own_kernel())
-        if kernel is None or not (verdict := _verdict_path(host, kernel)).exists():
-            return None
-        return [Problem(**problem) for problem in json.loads(verdict.read_text(encoding="utf-8"))]
-
-    def try_out(self, host: Host) -> list[Problem]:
-        """Whether a guest really boots. The verdict is kept as long as machine, kernel and QEMU are the same."""
-        kept = self._kept(host)
-        if kept is not None:
-            return kept
-        try:
-            kernel = self.kernel(host, lambda _line: None)
-        except HostError as error:
-            return [error.problem]
-        problem = boot_problem(host, kernel)
-        verdict = _verdict_path(host, kernel)
-        found = [] if problem is None else [problem]
-        private.make(cache_directory(), "kvm")
-        durable.replace(verdict, json.dumps([vars(problem) for problem in found]).encode())
-        return found
-
-
-def device_problem(host: Host) -> Problem | None:
-    """Why /dev/kvm cannot be opened, if it cannot."""
-    try:
-        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
-    except FileNotFoundError:
-        return Problem("there is no /dev/kvm", host.where, _missing_device_remedy(Path("/proc/cpuinfo").read_text()))
-    except PermissionError:
-        return Problem(
-            "/dev/kvm may not be opened",
-            host.where,
-            "run as root; inside a container, pass the device in (--device /dev/kvm)",
-        )
-    except OSError as error:
-        return Problem(f"/dev/kvm cannot be opened: {error.strerror}", host.where, _USE_TCG)
-    return None
-
-
-def _missing_device_remedy(cpuinfo: str) -> str:
-    """What to do about a missing /dev/kvm follows from what the CPU shows."""
-    flags = cpuinfo.split("flags", 1)[-1].split("\n", 1)[0].split()
-    if "vmx" in flags or "svm" in flags:
-        return f"modprobe {'kvm_intel' if 'vmx' in flags else 'kvm_amd'}"
-    if "hypervisor" in flags:
-        return f"switch nested virtualization on in the hypervisor of this virtual machine; or {_USE_TCG}"
-    return f"switch VT-x or AMD-V on in the firmware; or {_USE_TCG}"
-
-
-def _verdict_path(host: Host, kernel: Kernel) -> Path:
-    """Where a probe's outcome is kept: keyed by this boot of this machine, its CPU, QEMU, and the guest's kernel."""
-    facts = (
-        Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"),
-        platform.release(),
-        next(line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line),
-        host.run(["qemu-system-x86_64", "--version"]).text,
-        kernel.digest,
-        repr(PROBE_LIMIT_S),
-    )
-    return cache_directory() / "kvm" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
-
-
-def boot_problem(host: Host, kernel: Kernel, limit_s: float = PROBE_LIMIT_S) -> Problem | None:
-    """Boot the real guest kernel under KVM, without disk and network, and tell why that did not work."""
-    arguments = (*KERNEL_ARGUMENTS, "virtoll.probe")
-    argv = command_line(Guest("kvm", kernel, vcpus=1, memory_bytes=256 * 1024**2, kernel_arguments=arguments))
-    started = time.monotonic()
-    with scratch(host, "kvm") as directory:
-        try:
-            probe = ["sh", "-c", 'cd "$1" && shift && exec "$@" >console.log', "sh", str(directory), *argv]
-            done = host.run(probe, timeout_s=limit_s, check=False)
-            ending = f"QEMU ended with code {done.returncode}"
-            detail = done.stderr.decode(errors="replace").strip()
-        except CommandError:
-            ending, detail = f"no sign of life within {limit_s:g} s", ""
-        printed = logs.ending(directory / "console.log")
-    if _BOOTED in printed:
-        return None
-    taken_s = time.monotonic() - started
-    last = [line.strip() for line in (printed + "\n" + detail).splitlines() if line.strip()][-3:]
-    return Problem(
-        f"/dev/kvm is there, but Linux {kernel.version} does not boot under it: {ending} (tried for {taken_s:.1f} s); "
-        + (f"last output: {' | '.join(last)}" if last else "the guest printed nothing"),
-        host.where,
-        f"this KVM cannot run ordinary guests (nested, or built for special guests only): {_USE_TCG}",
-    )
+    def trial(self, kernel: Kernel, directory: Path) -> list[str]:  # noqa: ARG002
+        """See `UnderKvm.trial`."""
+        arguments = (*KERNEL_ARGUMENTS, TRIED)
+        return command_line(Guest("kvm", kernel, vcpus=1, memory_bytes=256 * 1024**2, kernel_arguments=arguments))

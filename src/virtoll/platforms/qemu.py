@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,13 @@ from typing import ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.programs import find
 from virtoll.images import disk
 from virtoll.images.base import Image
 from virtoll.images.kernel import VIRTIO, Devices
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance
-from virtoll.platforms.booted import Booted, silent
+from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
 from virtoll.platforms.qemu_command import (
     CPU_MODEL,
     PAST_THE_HOSTS_CACHE,
@@ -29,17 +28,9 @@ from virtoll.platforms.qemu_command import (
     command_line,
 )
 from virtoll.platforms.qmp import Qmp
-from virtoll.platforms.requirements import other_machine
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
 
-_NEEDED = {
-    "qemu-system-x86_64": "qemu-system-x86",
-    "qemu-img": "qemu-utils",
-    "mkfs.ext4": "e2fsprogs",
-    "modprobe": "kmod",
-    "busybox": "busybox-static",
-}
 _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 64
 
 
@@ -64,24 +55,21 @@ class Qemu(Booted):
     kinds: ClassVar[tuple[Kind, ...]] = ("tap", "user")
     runtimes: ClassVar[tuple[str, ...]] = ("qemu-system-x86_64",)
     devices: ClassVar[Devices] = VIRTIO
+    needed: ClassVar[Mapping[str, str]] = {
+        "qemu-system-x86_64": "apt-get install qemu-system-x86",
+        "qemu-img": "apt-get install qemu-utils",
+        **FOR_A_DISK_AND_A_KERNEL,
+    }
     Settings = QemuSettings
 
     def check(self, host: Host) -> list[Problem]:
-        """A machine that is no x86-64, the programs that are missing, and a kernel that cannot be had."""
-        if problems := other_machine(host):
+        """What anybody needs who boots a kernel, and settings that do not go together."""
+        if problems := super().check(host):
             return problems
-        missing = [
-            Problem(f"{program} is missing", host.where, f"apt-get install {package}")
-            for program, package in _NEEDED.items()
-            if find(program) is None
-        ]
-        if missing:
-            return missing
         if self.settings.disk_io == "native" and self.settings.disk_cache not in PAST_THE_HOSTS_CACHE:
             what = f'disk_io = "native" does not go with disk_cache = "{self.settings.disk_cache}"'
             return [Problem(what, self.name, f"QEMU takes it with {' or '.join(PAST_THE_HOSTS_CACHE)}")]
-        problem = self.kernel_problem(host)
-        return [] if problem is None else [problem]
+        return []
 
     @contextmanager
     def deploy(

@@ -50,7 +50,13 @@ def command_missing(host: Host, command: str, package: str) -> Problem:
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
 
 
-def too_old(host: Host, command: str, least: tuple[int, int], env: Mapping[str, str] | None = None) -> list[Problem]:
+def too_old(
+    host: Host,
+    command: str,
+    least: tuple[int, int],
+    env: Mapping[str, str] | None = None,
+    remedy: str = "install a newer one (Debian 12 has it), or leave the platform out",
+) -> list[Problem]:
     """Why a program that is installed lacks options that it is given here; it tells its version as all do."""
     if find(command) is None:
         return []
@@ -59,7 +65,7 @@ def too_old(host: Host, command: str, least: tuple[int, int], env: Mapping[str, 
     if found and (int(found[1]), int(found[2])) >= least:
         return []
     what = f"{command} {least[0]}.{least[1]} or later is needed, and this one says {told!r}"
-    return [Problem(what, host.where, "install a newer one (Debian 12 has it), or leave the platform out")]
+    return [Problem(what, host.where, remedy)]
 
 
 def bare(argv: Sequence[str], **variables: str) -> list[str]:

@@ -96,6 +96,8 @@ def started(
     pass_fds: tuple[int, ...] = (),
     home: str = "",
     temporary: str = "",
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
 ) -> Iterator[Machine]:
     """Start a monitor in the attachment's namespace and its own cgroup; kill all of it at the end.
 
@@ -103,7 +105,8 @@ def started(
     too, without quota; the monitor then starts on CPUs ``start_on``, and the caller moves those of its threads that
     belong elsewhere (`pin`). ``memory_bytes`` and ``pids`` are the cgroup's limits: the guest's, and what the monitor
     needs besides. The guest may read all of the monitor's memory: of the caller's environment it holds PATH alone, and
-    HOME (``home``) and TMPDIR (``temporary``) are the instance's directory where nothing else is said.
+    HOME (``home``) and TMPDIR (``temporary``) are the instance's directory where nothing else is said. ``stdout`` is
+    where its standard output goes, if not to console.log, which then is the caller's.
     """
     cpus = instance_cpus(lab, limits)
     inclusive = limits.budget == "inclusive"
@@ -121,7 +124,8 @@ def started(
         logs = stack.enter_context(ExitStack())
         process = lab.host.spawn(
             bare(argv, HOME=home or str(directory), TMPDIR=temporary or str(directory)),
-            stdout=logs.enter_context(bounded(directory / "console.log")),
+            stdin=stdin,
+            stdout=logs.enter_context(bounded(directory / "console.log")) if stdout is None else stdout,
             stderr=logs.enter_context(bounded(directory / "monitor.log")),
             confinement=Confinement(
                 cgroup_procs=group.procs,

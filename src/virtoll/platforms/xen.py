@@ -30,11 +30,12 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import xenstat
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.booted import Booted, silent
+from virtoll.platforms.console import LONGEST_REQUEST_BYTES
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.requirements import command_missing, other_machine, refuse_kind
 from virtoll.platforms.vm import answered, configure, explained
 from virtoll.platforms.xen_dom0 import appeared, created, dom0_problem, groups, is_pinned, owned_domain, take_in, wire
-from virtoll.platforms.xen_domain import LONGEST_REQUEST_BYTES, VIF_SCRIPT, Domain, Type, configuration
+from virtoll.platforms.xen_domain import VIF_SCRIPT, Domain, Type, configuration
 from virtoll.study.limits import Limits
 
 DISK_LIMIT = "enforced: limits.disk are free on the domain's own disk (ext4, no journal, blkback on a loop device)"

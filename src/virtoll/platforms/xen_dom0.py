@@ -22,11 +22,12 @@ from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.lab.base import Lab
 from virtoll.networks import wires
 from virtoll.networks.base import Attachment
+from virtoll.platforms.console import Console, opened_raw
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.logs import bounded
 from virtoll.platforms.requirements import bare
 from virtoll.platforms.vm import Machine, agents_name, end
-from virtoll.platforms.xen_domain import Console, Domain, configuration
+from virtoll.platforms.xen_domain import Domain, configuration
 from virtoll.study.limits import Limits
 
 CREATE_LIMIT_S = 120.0  # from `xl create` until the domain has a console; Xen clears its memory first
@@ -108,11 +109,13 @@ def appeared(host: Host, machine: Machine, name: str, log_fd: int) -> tuple[int,
 
 
 def _console(machine: Machine, terminal: str, log_fd: int) -> Console:
+    """The terminal that xenconsoled offers for the domain's hvc0."""
     try:
-        console = Console(terminal, log_fd, agents_name(machine), machine.process.pid)
+        fd = opened_raw(terminal)
     except (OSError, termios.error) as error:
         told = f"its console cannot be used: {error.args[-1]}"
         raise PlatformError(told, where=terminal, remedy="see that xenconsoled runs: service xen restart") from error
+    console = Console(fd, fd, log_fd, agents_name(machine), machine.process.pid)
     machine.logs.callback(console.drain)
     return console
 

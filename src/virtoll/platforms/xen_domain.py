@@ -1,18 +1,12 @@
-"""A Xen domain's configuration (xl.cfg(5)), as a pure function of what the guest is to be; and its console."""
+"""A Xen domain's configuration (xl.cfg(5)), as a pure function of what the guest is to be."""
 
 from __future__ import annotations
 
-import os
 import re
-import termios
-import tty
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from virtoll.agent import FdStream
-from virtoll.agent.client import MARKER
 from virtoll.errors import PlatformError
 from virtoll.images.kernel import Kernel
 
@@ -23,12 +17,7 @@ KERNEL_ARGUMENTS = ("console=hvc0", "quiet", "panic=-1", "cryptomgr.notests")
 _ENDINGS = ("on_poweroff", "on_reboot", "on_watchdog", "on_crash")
 # HVM: no screen, and Xen's own network device alone, without an emulated one beside it.
 _HVM = ("nographic = 1", "vnc = 0", "sdl = 0", "xen_platform_pci = 1")
-# Seen with Linux 6.1: of a line that is longer than the guest's terminal's buffer (4096 bytes) parts are lost.
-LONGEST_REQUEST_BYTES = 3800
 _MIB = 1024**2
-_CHUNK_BYTES = 64 * 1024
-_MOST_LAST_BYTES = 4 * _MIB  # of what a console still holds; xenconsoled keeps 1 MiB of a domain's
-_ANSWER = b'{"id":'  # the agent's own lines on a console that carries the kernel's, too
 
 # Called by libxl in place of Xen's own script: the device is wired by the platform, which knows the lab.
 VIF_SCRIPT = b"""#!/bin/sh
@@ -90,45 +79,3 @@ def quoted(text: str) -> str:
             remedy="let VIRTOLL_STATE and VIRTOLL_CACHE name directories without quotes and control characters",
         )
     return f'"{text}"'
-
-
-class Console(FdStream):
-    """The terminal that xenconsoled offers for a domain's hvc0: the agent's lines, and the kernel's between them.
-
-    All that is not the agent's goes to ``log_fd``, which the caller closes later.
-    """
-
-    def __init__(self, terminal: str, log_fd: int, where: str, holder: int) -> None:
-        fd = os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            tty.setraw(fd, termios.TCSANOW)  # not the default, which throws away what was said already
-            super().__init__(fd, fd, where, holder)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
-        self._log_fd = log_fd
-
-    def receive_line(self, timeout_s: float) -> bytes:
-        """See `FdStream.receive_line`."""
-        line = super().receive_line(timeout_s)
-        if line and not line.startswith(_ANSWER) and not line.endswith(MARKER):
-            self._keep(line + b"\n")
-        return line
-
-    def drain(self) -> None:
-        """Keep what was said and nobody has read; it waits for nothing. Nothing of a stream that is closed."""
-        if self._closed:
-            return
-        with suppress(OSError):  # the terminal's other end is gone
-            kept_bytes = self._keep(bytes(self._pending))
-            while kept_bytes < _MOST_LAST_BYTES and (chunk := os.read(self._fd, _CHUNK_BYTES)):
-                kept_bytes += self._keep(chunk)
-
-    def _keep(self, data: bytes) -> int:
-        """Write to the log as much as it takes; a pipe takes all, unless its reader is gone."""
-        with suppress(OSError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._log_fd, rest) :]
-        return len(data)

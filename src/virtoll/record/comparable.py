@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 
@@ -16,3 +16,19 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
         elif old != new:
             lines.append(f"{prefix}{key}: was {old}, is {new}")
     return lines
+
+
+def alike(comparable: Mapping[str, Any]) -> Hashable:
+    """What two ``comparable`` records have equal just where `differences` finds none: many are compared in one pass."""
+    return frozenset(
+        (key, alike(value) if isinstance(value, dict) else _hashable(value))
+        for key, value in comparable.items()
+        if value is not None
+    )
+
+
+def _hashable(value: Any) -> Hashable:
+    """Of what JSON holds; equal where that is."""
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(each)) for key, each in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

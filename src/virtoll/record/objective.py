@@ -134,11 +134,19 @@ def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | No
         if told_ns is None or events.censored:
             raise ValueError(f"{metric} was not told, or not of what failed")
         return told_ns / 1e6
-    rank = max(1, math.ceil(round(q * (events.completed + events.censored), 6)))
+    found_ns = quantile_ns(histogram, q, events.completed + events.censored)
+    return None if found_ns is None else found_ns / 1e6
+
+
+def quantile_ns(histogram: Histogram, q: float, total: int) -> int | None:
+    """The upper bound of the bucket that holds quantile ``q`` of so many, of which those that are missing in the
+    histogram are greater than all others; None where it is one of these.
+    """
+    rank = max(1, math.ceil(round(q * total, 6)))
     for _, upper_ns, count in histogram:
         rank -= count
         if rank <= 0:
-            return upper_ns / 1e6
+            return upper_ns
     return None
 
 

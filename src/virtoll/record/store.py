@@ -11,25 +11,25 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded, unpacked
-from virtoll.record.model import KEPT, SCHEMA, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
+from virtoll.files.confined import inside, read_bounded, unpacked, whole_lines
+from virtoll.record.document import Document, damaged, look_of, validated
+from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
+MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: five times what 10,000 hosts' trials take
+MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
-_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
 _LOOKS, _HOSTS = "looks.jsonl", "hosts"
 PACKED_LOG = "trials.jsonl.gz"
 
@@ -160,6 +160,14 @@ class RunDirectory:
         with _as_store_error(path):
             durable.write_once(path, data)
 
+    def write_together(self, trial: PlannedTrial, files: Mapping[str, bytes]) -> None:
+        """Write several of the trial's files at once: each whole, or not at all."""
+        for name in files:
+            inside(self.path, "trials", trial.id, name)
+        path = inside(self.path, "trials", trial.id)
+        with _as_store_error(path):
+            durable.write_together(path, files)
+
     def write_log(self, trial: PlannedTrial, text: str) -> None:
         """Add to the trial's log.txt."""
         path = inside(self.path, "trials", trial.id, "log.txt")
@@ -179,9 +187,9 @@ class RunDirectory:
 
     def _mend_torn_line(self, file: int, name: str) -> None:
         """Cut off a last line that a killed writer left incomplete (it was never sealed)."""
-        data = self._bytes(name)
-        if data and not data.endswith(b"\n"):
-            os.ftruncate(file, data.rfind(b"\n") + 1)
+        whole_bytes = self._whole_bytes(name)
+        if whole_bytes < os.fstat(file).st_size:
+            os.ftruncate(file, whole_bytes)
             os.fsync(file)
 
     def _mend_torn_looks(self) -> None:
@@ -204,7 +212,7 @@ class RunDirectory:
             study = dict(json.loads(data))
             json.dumps(study, ensure_ascii=False).encode()  # half a surrogate pair is no text
         except (ValueError, TypeError) as error:
-            raise _damaged(str(self.path / "study.json"), str(error)) from error
+            raise damaged(str(self.path / "study.json"), str(error)) from error
         return study
 
     @property
@@ -230,7 +238,7 @@ class RunDirectory:
         if (plan or self.plan).rule is None:
             return []
         lines = self._bytes(_LOOKS).split(b"\n")[:-1]
-        return [_look(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
+        return [look_of(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
 
     def last_block(self, plan: Plan | None = None) -> int:
         """The last that will be run, as far as is known: of the plan, or the one that its rule has fixed."""
@@ -268,70 +276,75 @@ class RunDirectory:
         try:
             return unpacked(self._bytes(PACKED_LOG), MOST_BYTES)
         except ValueError as error:
-            raise _damaged(str(self.path / PACKED_LOG), str(error)) from error
+            raise damaged(str(self.path / PACKED_LOG), str(error)) from error
 
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
-        records: dict[str, TrialRecord] = {}
-        for number, line in enumerate(self.log.split(b"\n")[:-1], 1):
-            where = f"{self.path / 'trials.jsonl'}:{number}"
-            record = _validated(TrialRecord, line, where)
-            if record.trial.id in records:
+        return list(self._each())
+
+    def _each(self) -> Iterator[TrialRecord]:
+        """One after another: all of them take much memory."""
+        seen: set[str] = set()
+        lines = self._lines("trials.jsonl") if self.kept is None else iter(self.log.split(b"\n")[:-1])
+        log = str(self.path / "trials.jsonl")
+        for number, line in enumerate(lines, 1):
+            where = f"{log}:{number}"
+            record = validated(TrialRecord, line, where)
+            if record.trial.id in seen:
                 raise StoreError(
                     f"trial {record.trial.id} is sealed twice",
                     where=where,
                     remedy="two programs wrote to this run; keep the line that belongs to trials/ and delete the other",
                 )
-            records[record.trial.id] = record
-        return list(records.values())
+            seen.add(record.trial.id)
+            yield record
 
     def has_torn_line(self) -> bool:
         """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
-        data = self.log
-        return bool(data) and not data.endswith(b"\n")
+        if self.kept is not None:
+            return not self.log.endswith(b"\n") and bool(self.log)
+        with self._reading("trials.jsonl") as path:
+            size_bytes = path.stat().st_size  # first: its writer may be at work
+        return self._whole_bytes("trials.jsonl") < size_bytes
 
     def unsealed(self) -> list[PlannedTrial]:
         """Trials that were begun and never sealed: their writer was killed."""
-        sealed = {record.trial.id for record in self.records()}
+        sealed, interrupted = _sealed(self._each())
         trials = inside(self.path, "trials")
         with _as_store_error(trials):
             begun = {entry.name for entry in trials.iterdir()} - sealed
-        return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
+        return [trial for trial in _with_repeats(self.plan, interrupted) if trial.id in begun] if begun else []
 
     def pending(self, records: Sequence[TrialRecord] | None = None, plan: Plan | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
 
         ``records``, ``plan``: those of this run, where they have been read already.
         """
-        records = self.records() if records is None else records
-        sealed, plan = {record.trial.id for record in records}, plan or self.plan
-        last = self.last_block(plan)
-        trials = self._with_repeats(plan, records)
+        sealed, interrupted = _sealed(self._each() if records is None else records)
+        plan = plan or self.plan
+        last, trials = self.last_block(plan), _with_repeats(plan, interrupted)
         return [trial for trial in trials if trial.id not in sealed and trial.block <= last]
 
-    def _with_repeats(self, plan: Plan, records: Sequence[TrialRecord]) -> list[PlannedTrial]:
-        """The planned trials, and after each interrupted one its repeat."""
-        interrupted = {
-            record.trial.id: record.trial
-            for record in records
-            if record.status == "failed" and record.reason.startswith(INTERRUPTED)
-        }
-        trials = []
-        for planned in plan.trials:
-            trial = planned
-            trials.append(trial)
-            while trial.id in interrupted:
-                trial = trial.model_copy(update={"id": f"{trial.id}r"})
-                trials.append(trial)
-        return trials
-
-    def _read(self, model: type[_Model], *names: str) -> _Model:
-        return _validated(model, self._bytes(*names), str(self.path.joinpath(*names)))
+    def _read(self, model: type[Document], *names: str) -> Document:
+        return validated(model, self._bytes(*names), str(self.path.joinpath(*names)))
 
     def _bytes(self, *names: str) -> bytes:
+        with self._reading(*names) as path:
+            return read_bounded(path, MOST_BYTES)
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        with self._reading(name) as path:
+            yield from whole_lines(path, MOST_LOG_BYTES, MOST_LINE_BYTES)
+
+    def _whole_bytes(self, name: str) -> int:
+        """How long a file of lines is without what follows its last whole one."""
+        return sum(len(line) + 1 for line in self._lines(name))
+
+    @contextmanager
+    def _reading(self, *names: str) -> Iterator[Path]:
         path = inside(self.path, *names)
         try:
-            return read_bounded(path, MOST_BYTES)
+            yield path
         except FileNotFoundError:
             what, remedy = f"{'/'.join(names)} is missing", "is this a run directory? a run writes it first of all"
             raise StoreError(what, where=str(path), remedy=remedy) from None
@@ -339,49 +352,26 @@ class RunDirectory:
             raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
-def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
-    try:
-        found = model.model_validate_json(data)
-    except ValidationError as error:
-        _expect_schema(data, where)  # of another schema: what it lacks by ours is no damage
-        first = error.errors()[0]
-        raise _damaged(where, f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
-    if found.schema_version != SCHEMA:
-        _expect_schema(data, where)
-    return found
+def _sealed(records: Iterable[TrialRecord]) -> tuple[set[str], dict[str, PlannedTrial]]:
+    """The ids of these, and those that were interrupted, by theirs."""
+    sealed, interrupted = set(), {}
+    for record in records:
+        sealed.add(record.trial.id)
+        if record.status == "failed" and record.reason.startswith(INTERRUPTED):
+            interrupted[record.trial.id] = record.trial
+    return sealed, interrupted
 
 
-def _look(line: bytes, where: str) -> Look:
-    try:
-        return Look.model_validate_json(line)
-    except ValidationError as error:
-        raise _damaged(where, error.errors()[0]["msg"]) from error
-
-
-class _Versioned(BaseModel):
-    schema_version: int
-
-
-def _expect_schema(data: bytes, where: str) -> None:
-    """StoreError where a document says that it is of another schema."""
-    try:
-        version = _Versioned.model_validate_json(data).schema_version
-    except ValidationError:
-        return  # damaged in another way, which its own model tells
-    if version != SCHEMA:
-        raise StoreError(
-            f"schema {version}, and this virtoll reads schema {SCHEMA}: its fields do not mean the same",
-            where=where,
-            remedy="use the virtoll version named in environment.json, or measure anew",
-        )
-
-
-def _damaged(where: str, what: str) -> StoreError:
-    return StoreError(
-        f"is damaged: {what.splitlines()[0]}",
-        where=where,
-        remedy="it was changed, or written by another version of virtoll; restore it from a copy",
-    )
+def _with_repeats(plan: Plan, interrupted: Mapping[str, PlannedTrial]) -> list[PlannedTrial]:
+    """The planned trials, and after each interrupted one its repeat."""
+    trials = []
+    for planned in plan.trials:
+        trial = planned
+        trials.append(trial)
+        while trial.id in interrupted:
+            trial = trial.model_copy(update={"id": f"{trial.id}r"})
+            trials.append(trial)
+    return trials
 
 
 def is_run_directory(path: Path) -> bool:

@@ -26,7 +26,8 @@ from virtoll.report.asked import Asked, configured, refuse
 from virtoll.report.begin import uncollected
 from virtoll.report.findings import Findings, skim, told_as_damage
 
-_USAGE = ("cpu_", "helpers_", "memory_", "rss_", "server_", "to_server", "from_server", "switches_")
+_MEMORY = ("memory_", "rss_")
+_USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_")
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def wanted_of(run: Run, names: Sequence[str]) -> Wanted:
     return Wanted(
         latency=any(name.startswith("latency") for name in asked),
         usage=any(name.startswith(_USAGE) for name in asked),
+        memory=any(name.startswith(_MEMORY) for name in asked),
         inside=any(name.endswith(("_inside", "inside_mib")) for name in asked),
     )
 

@@ -18,7 +18,8 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.components import Components, components_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
-from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.estimates import Estimate, Summary
+from virtoll.analysis.hosts import Apart, apart, by_host
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
@@ -26,7 +27,7 @@ from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import ALL, KNEE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
+from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, log_ratios, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
@@ -52,6 +53,7 @@ class Findings:
     explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
     _components: dict[tuple[str, str], Components | str] = field(default_factory=dict)
+    _apart: dict[tuple[str, str], tuple[dict[str, Summary], Apart | None]] = field(default_factory=dict)
 
     @property
     def is_programme(self) -> bool:
@@ -259,6 +261,14 @@ class Findings:
         if key not in self._components:
             self._components[key] = components_of(self.matrix, metric, arm)
         return self._components[key]
+
+    def by_host(self, metric: str, arm: Arm) -> tuple[dict[str, Summary], Apart | None]:
+        """An arm's ratio to native on each host, and how far the hosts lie apart in it."""
+        key = metric, arm.label
+        if key not in self._apart:
+            each = by_host(self.matrix.hosts, log_ratios(self.matrix, metric)[:, self.matrix.arms.index(arm), :])
+            self._apart[key] = each, apart(each)
+        return self._apart[key]
 
     @cached_property
     def rule(self) -> Rule:

@@ -191,7 +191,7 @@ def _wanted(run: Run, names: Sequence[str]) -> Wanted:
     """Of itself only what a headline needs: the rate is in the records."""
     if names:
         return wanted_of(run, names)
-    return Wanted(latency=wanted_of(run, ()).latency, usage=False, inside=False)
+    return Wanted(latency=wanted_of(run, ()).latency, usage=False, memory=False, inside=False)
 
 
 def _told(found: Findings, names: Sequence[str]) -> RunTold:

@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from virtoll.analysis.conditions import level_label, level_value, setting_name
+from virtoll.plain import listed
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
 from virtoll.report.contents import Part, method
@@ -29,6 +30,8 @@ from virtoll.report.words import blocks_of
 from virtoll.units import format_duration
 
 _MITIGATIONS = "mitigations › "
+_MOST_VALUES, _MOST_WARNINGS = 8, 20  # of one key's that are told with their hosts; in the page
+_MOST_WITHIN = 8_000_000  # characters of trials.csv that a page holds by itself
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Drawn:
 def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, Drawn], trials: str) -> str:
     """The HTML. ``drawn``: by a figure's name its two forms; ``trials``: the table of all trials, as CSV."""
     run, study = findings.run, findings.run.study
-    comparable = _flat(run.environment.comparable)
+    comparable = _compared(run.environment.comparable)
     return template("page.html").render(
         title=study.get("title") or study.get("name") or "A study of virtoll",
         question=study.get("question") or "What does each platform cost?",
@@ -62,11 +65,11 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         settings=_settings(findings),
         checks=_checks(findings),
         excluded=findings.excluded,
-        warnings=[*run.notes, *reservations(findings), *run.environment.warnings, *left_out()],
+        warnings=[*run.notes, *reservations(findings), *_few(run.environment.warnings), *left_out()],
         directory=run.directory.name,
         command=study.get("command") or study.get("name") or "STUDY.toml",
         seed=run.plan.seed,
-        trials_href=_data_uri(trials, "text/csv"),
+        trials_href=_data_uri(trials, "text/csv") if len(trials) <= _MOST_WITHIN else "tables/trials.csv",
     )
 
 
@@ -203,6 +206,31 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((f"{prefix}{key.removesuffix('_bytes').replace('_', ' ')}", setting(key, value)))
     return rows
+
+
+def _compared(comparable: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the machine was; of several, what they have alike and then, of what they have not, whose is what."""
+    hosts = comparable.get("hosts")
+    if not isinstance(hosts, Mapping):
+        return _flat(comparable)
+    whose: dict[str, dict[str, list[str]]] = {}
+    for host, own in hosts.items():
+        for key, value in _flat(own) if isinstance(own, Mapping) else ():
+            whose.setdefault(key, {}).setdefault(value, []).append(host)
+    shared = _flat({key: value for key, value in comparable.items() if key != "hosts"})
+    return [*shared, *((key, _by_value(found)) for key, found in whose.items())]
+
+
+def _by_value(whose: Mapping[str, Sequence[str]]) -> str:
+    told = [f"{value} ({listed(hosts)})" for value, hosts in whose.items()]
+    more = f"; and {len(told) - _MOST_VALUES:,} other values" if len(told) > _MOST_VALUES else ""
+    return "; ".join(told[:_MOST_VALUES]) + more
+
+
+def _few(warnings: Sequence[str]) -> list[str]:
+    """Each of many hosts may have some of its own."""
+    more = len(warnings) - _MOST_WARNINGS
+    return [*warnings[:_MOST_WARNINGS], *([f"{more:,} more, all in environment.json"] if more > 0 else [])]
 
 
 def _checks(findings: Findings) -> Table:

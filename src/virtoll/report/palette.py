@@ -20,6 +20,8 @@ _PLATFORMS: dict[str, tuple[tuple[str, str], ...]] = {
 # Beside the six above these are told apart by mark and line as well: so many hues are not, in a legend.
 _FURTHER: dict[str, tuple[tuple[str, str], int]] = {
     "bubblewrap": (("#6a5fb0", "#a79df0"), 2),
+    "cloud-hypervisor": (("#3d5a80", "#98b4d8"), 2),
+    "firecracker": (("#b5382a", "#ee8f80"), 2),
     "gvisor": (("#8a6d3b", "#cbab74"), 3),
     "nspawn": (("#5d7f35", "#a4c878"), 2),
     "oci": (("#a03c3c", "#e08585"), 3),

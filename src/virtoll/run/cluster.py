@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent import futures
 from contextlib import suppress
@@ -45,6 +46,7 @@ class DaskCluster:
         self._inbox: queue.SimpleQueue[_Came] = queue.SimpleQueue()
         self._count = 0
         self._at_work: dict[str, Any] = {}  # by host, the future of its order; None: it was never given
+        self._gone: deque[Answer] = deque()  # of those who left without a word, not yet told
         self._kept: dict[str, Any] = {}  # by host, what it holds as long as we are there
         try:
             self._client = distributed.Client(address, security=secure, timeout=REACH_S, set_as_default=False)
@@ -76,18 +78,17 @@ class DaskCluster:
 
     def next(self) -> Answer:
         """Wait for the next answer of anybody."""
-        while True:
+        while not self._gone:
             try:
                 came = self._inbox.get(timeout=_LOOK_S)
             except queue.Empty:
-                gone = self._gone()
-                if gone is not None:
-                    return gone
+                self._gone.extend(self._look())
                 continue
             waited = self._at_work.get(came.host)
             if waited is not None and waited.key == came.future.key:  # else it was given up before
                 del self._at_work[came.host]
                 return self._answered(came)
+        return self._gone.popleft()
 
     def close(self) -> None:
         """Leave; each host that still worked for us undoes what it has under way."""
@@ -145,25 +146,29 @@ class DaskCluster:
     def _is_there(self, host: str) -> bool:
         """Whether the scheduler still knows its worker; true as well where the scheduler does not say."""
         try:
-            return self._hosts[host] in self._client.scheduler_info(n_workers=-1)["workers"]
+            return bool(self._client.nthreads([self._hosts[host]]))
         except Exception:
             return self._client.status == "running"
 
-    def _gone(self) -> Answer | None:
-        """One that is at work and has left the scheduler without a word."""
+    def _look(self) -> list[Answer]:
+        """Give up all that are at work and have left the scheduler without a word. It is asked once, of all of them."""
         assert self._at_work, "nobody is at work"
         if self._client.status != "running":  # it may come back, but not what it knew of our orders
-            host, _ = self._at_work.popitem()
-            return Answer(host, lost=self._no_scheduler)
-        never = next((host for host, future in self._at_work.items() if future is None), None)
-        if never is not None:
-            del self._at_work[never]
-            return Answer(never, lost=self._no_scheduler)
-        left = next((host for host in self._at_work if not self._is_there(host)), None)
-        if left is None:
-            return None
-        del self._at_work[left]
-        return Answer(left, lost="its worker has left")
+            return self._given_up(list(self._at_work), self._no_scheduler)
+        never = [host for host, future in self._at_work.items() if future is None]
+        if never:
+            return self._given_up(never, self._no_scheduler)
+        try:
+            there = self._client.nthreads()
+        except Exception:
+            return []  # it does not say; the next look will tell
+        left = [host for host in self._at_work if self._hosts[host] not in there]
+        return self._given_up(left, "its worker has left")
+
+    def _given_up(self, hosts: list[str], why: str) -> list[Answer]:
+        for host in hosts:
+            del self._at_work[host]
+        return [Answer(host, lost=why) for host in hosts]
 
     @property
     def _no_scheduler(self) -> str:

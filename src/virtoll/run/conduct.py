@@ -8,6 +8,7 @@ from pathlib import Path
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
+from virtoll.plain import listed
 from virtoll.record.model import Plan
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import dry
@@ -99,7 +100,7 @@ def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
     if request.cluster is not None and request.budget_s is not None:
         return [Problem("that is for a run on one machine", "--budget", "leave it out; Ctrl-C ends a run at any time")]
     if request.cluster is None and not request.dry_run:
-        what, remedy = f"this run is measured by {', '.join(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
+        what, remedy = f"this run is measured by {listed(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
         return [Problem(what, request.study, remedy)]
     return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -11,8 +12,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from virtoll import __version__
 from virtoll.errors import HostError
-from virtoll.plain import printable
-from virtoll.record.comparable import differences
+from virtoll.plain import listed, printable
+from virtoll.record.comparable import alike, differences
 from virtoll.record.model import Arm, Environment, HostName, SkippedArm
 from virtoll.run import environment
 from virtoll.run.hosting import LEFT, Offer, Order, Ready, Refusal
@@ -23,6 +24,7 @@ OPTION = "--cluster"
 _MOST_TOLD = 2000  # characters of what a host says of itself
 # What of an environment may be another on each host: the rest decides what is measured.
 _OF_A_HOST = ("machine", "tuned")
+_MOST_REFUSALS = 20  # told one by one where nobody is left; each was told when it was heard
 _CLOCKS_APART_S = 1.0  # beyond which it is told how far a host's time of day is from ours
 
 
@@ -66,30 +68,35 @@ class Fleet:
     cluster: Cluster
     run: str
     say: Callable[[str], None]
-    hosts: list[str] = field(default_factory=list)
+    _there: dict[str, None] = field(default_factory=dict)  # in their order; whoever leaves is not looked for among all
     refused: dict[str, str] = field(default_factory=dict)
     apart_s: dict[str, float] = field(default_factory=dict)  # how far a host's time of day is from ours, at least
 
     def __post_init__(self) -> None:
         for host in self.cluster.hosts:
             if _is_name(host):
-                self.hosts.append(host)
+                self._there[host] = None
             else:
                 self._leave_out(host, "its name is no plain word: virtoll worker --name NAME")
 
+    @property
+    def hosts(self) -> list[str]:
+        """Those that take part, in their order."""
+        return list(self._there)
+
     def keep_only(self, names: set[str]) -> None:
         """Those of a run that goes on. HostError where none of them is there."""
-        for missing in sorted(names - set(self.hosts)):
-            self.say(f"not there: {missing}; its blocks are left")
-        self.hosts = [host for host in self.hosts if host in names]
-        self._expect_some(f"none of {', '.join(sorted(names))} is there")
+        if missing := sorted(names - self._there.keys()):
+            self.say(f"not there: {listed(missing)}; their blocks are left")
+        self._there = {host: None for host in self._there if host in names}
+        self._expect_some(f"none of {listed(sorted(names))} is there")
 
     def look(self, study: Study, file: str, asked: Sequence[Arm] = ()) -> tuple[list[Arm], list[SkippedArm]]:
         """The arms that all hosts offer, and those that some do not; hosts that lack what is no option are left out.
 
         ``asked``: those of a run that goes on; a host that lacks one of them is left out.
         """
-        self.say(f"asking {', '.join(self.hosts)} what they offer")
+        self.say(f"asking {listed(self.hosts)} what they offer")
         asked_s = time.time()
         order = Order(run=self.run, kind="look", study=dict(document.as_json(study)), file=file)
         offers = self._answers(order, Offer)
@@ -109,19 +116,21 @@ class Fleet:
 
     def prepare(self, arms: Sequence[Arm], skipped: Sequence[SkippedArm]) -> dict[str, Ready]:
         """Make images and all else on every host, outside any measured time."""
-        self.say(f"{', '.join(self.hosts)} make ready what is measured")
+        self.say(f"{listed(self.hosts)} make ready what is measured")
         found = self._answers(Order(run=self.run, kind="prepare", arms=list(arms), skipped=list(skipped)), Ready)
         self._expect_some("no host could be made ready")
         return found
 
     def agreed(self, ready: Mapping[str, Ready]) -> dict[str, Ready]:
         """Those that would measure the same: as most do, of equally many as the first by name. The others are left."""
-        alike = {host: sum(not _apart(mine, other) for other in ready.values()) for host, mine in ready.items()}
-        first = max(sorted(ready), key=lambda host: alike[host])
+        kinds = {host: alike(_of_the_measured(each)) for host, each in ready.items()}
+        counts = Counter(kinds.values())
+        first = max(sorted(ready), key=lambda host: counts[kinds[host]])
         for host in sorted(ready):
-            if apart := _apart(ready[first], ready[host]):
+            if kinds[host] != kinds[first]:
+                apart = differences(_of_the_measured(ready[first]), _of_the_measured(ready[host]))
                 self._refuse(host, f"it would measure something else than {first}: {'; '.join(apart[:5])}")
-        return {host: each for host, each in ready.items() if host in self.hosts}
+        return {host: each for host, each in ready.items() if host in self._there}
 
     def expect_same(self, host: str, before: Environment, now: Environment) -> None:
         """Leave a host out that is not as it was when its run began."""
@@ -133,14 +142,14 @@ class Fleet:
 
     def order(self, host: str, order: Order) -> None:
         """Give one order to one host."""
-        self.cluster.ask(host, order.model_dump_json().encode())
+        self.cluster.ask(host, _packed(order))
 
     def _answers(self, order: Order, model: type[_Said]) -> dict[str, _Said]:
         """Give an order to all, and what those say that can carry it out; the others are left out."""
-        asked, found = list(self.hosts), {}
+        asked, packed, found = self.hosts, _packed(order), {}
         unread: list[tuple[Answer, str]] = []
         for host in asked:
-            self.order(host, order)
+            self.cluster.ask(host, packed)
         for _ in asked:
             said = self.cluster.next()
             try:
@@ -172,13 +181,15 @@ class Fleet:
     def _leave_out(self, host: str, why: str) -> None:
         why = heard(why)
         self.refused[host] = why
-        self.hosts = [each for each in self.hosts if each != host]
+        self._there.pop(host, None)
         self.say(f"{printable(host)} does not take part: {why}")
 
     def _expect_some(self, what: str) -> None:
-        if not self.hosts:
-            each = "".join(f"\n  {printable(host)}: {why}" for host, why in self.refused.items())
-            raise HostError(f"{what}{each}", where=OPTION, remedy="mend that, or start workers on other hosts")
+        if not self._there:
+            told = [f"\n  {printable(host)}: {why}" for host, why in self.refused.items()]
+            if (more := len(told) - _MOST_REFUSALS) > 0:
+                told[_MOST_REFUSALS:] = [f"\n  and {more:,} more"]
+            raise HostError(what + "".join(told), where=OPTION, remedy="mend that, or start workers on other hosts")
 
 
 def read(said: Answer, model: type[_Said]) -> _Said:
@@ -229,16 +240,14 @@ def _common(offers: Mapping[str, Offer]) -> tuple[list[Arm], list[SkippedArm]]:
     return [known[label] for label in order if label not in skipped], list(skipped.values())
 
 
-def _apart(one: Ready, other: Ready) -> list[str]:
-    """In what two hosts would measure something else."""
-    before, now = (
-        {"virtoll": each.environment.virtoll} | _without_host(each.environment.comparable) for each in (one, other)
-    )
-    return differences(before, now)
+def _of_the_measured(ready: Ready) -> dict[str, Any]:
+    """What decides what a host measures."""
+    found = {key: value for key, value in ready.environment.comparable.items() if key not in _OF_A_HOST}
+    return {"virtoll": ready.environment.virtoll} | found
 
 
-def _without_host(comparable: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in comparable.items() if key not in _OF_A_HOST}
+def _packed(order: Order) -> bytes:
+    return order.model_dump_json().encode()
 
 
 def needs_dask(error: ImportError) -> HostError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import StoreError, TrialError
+from virtoll.plain import listed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
@@ -32,6 +33,8 @@ from virtoll.study import document
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.units import plural
+
+_MOST_LOST = 8  # hosts that are told of one by one where a run ends
 
 
 def connected(request: Request, run: str) -> Cluster:
@@ -55,7 +58,7 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
         notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
         directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
         hosts = f"{len(there)} hosts" if len(there) > 1 else "One host"
-        told.say(f"{hosts}, {study.blocks} blocks each: {', '.join(there)}")
+        told.say(f"{hosts}, {study.blocks} blocks each: {listed(list(there))}")
         why = measure(directory, fleet, told, _how(request))
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
 
@@ -92,8 +95,17 @@ def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], not
         comparable={**comparable, "hosts": own},
         notes={key: value for key, value in notes.items() if value},
         skipped=list(skipped),
-        warnings=[f"{host}: {warning}" for host, each in there.items() for warning in each.warnings],
+        warnings=_warnings(there),
     )
+
+
+def _warnings(there: Mapping[str, Environment]) -> list[str]:
+    """Each once, and whose it is."""
+    whose: dict[str, list[str]] = {}
+    for host, each in there.items():
+        for warning in each.warnings:
+            whose.setdefault(warning, []).append(host)
+    return [f"{listed(hosts)}: {warning}" for warning, hosts in whose.items()]
 
 
 def _alike(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -151,8 +163,14 @@ def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> 
         left = len(directory.pending())
     if not left:
         return ""
-    why = "".join(f"; {host}: {why}" for host, why in measuring.lost.items())
-    return f"{left} {plural('trial') if left > 1 else 'trial'} left{why}"
+    return f"{left} {plural('trial') if left > 1 else 'trial'} left{_why_lost(measuring.lost)}"
+
+
+def _why_lost(lost: Mapping[str, str]) -> str:
+    """Of each host, but of no more than can be read."""
+    told = [f"; {host}: {why}" for host, why in lost.items()]
+    more = f"; and {len(told) - _MOST_LOST:,} hosts more" if len(told) > _MOST_LOST else ""
+    return "".join(told[:_MOST_LOST]) + more
 
 
 @dataclass
@@ -177,11 +195,15 @@ class _Measuring:
 
     def all(self) -> None:
         """To the end of each, or its loss."""
-        for host in self.fleet.hosts:
-            mine = [trial for trial in self.pending if trial.host == host]
+        of_hosts: dict[str, list[PlannedTrial]] = {}
+        for trial in self.pending:
+            of_hosts.setdefault(trial.host, []).append(trial)
+        hosts = self.fleet.hosts
+        for host in hosts:
+            mine = of_hosts.get(host, [])
             self._turns[host] = deque(in_turn(mine))
             self._order(host, Order(run=self.fleet.run, kind="wire", trials=mine))
-        at_work = len(self.fleet.hosts)
+        at_work = len(hosts)
         while at_work:
             at_work -= not self._goes_on(self.fleet.cluster.next())
         self.reporter.expect_heard()
@@ -189,7 +211,7 @@ class _Measuring:
     def give_up(self, why: str) -> None:
         """Seal what is under way anywhere, as far as it can be."""
         with suppress(StoreError):  # which is what ended it: then the trials' directories tell
-            sealed = self._sealed()
+            sealed = {record.trial.id for record in self.directory.records()}  # a turn that was being kept, too
             for host in list(self._asked):
                 self._seal_undone(host, why, sealed)
 
@@ -202,7 +224,7 @@ class _Measuring:
             return False
         lost = heard(said.lost) or (refusal(said.data) if isinstance(said.data, bytes) else None)
         if lost:
-            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}", self._sealed())
+            self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}")
             self.lost[host] = (lost.splitlines() or [lost])[0]
             return False
         if self._keep(host, said.data) and self._turns[host] and self.reporter.is_heard:
@@ -233,20 +255,16 @@ class _Measuring:
             handed = unpacked(data, turn)
         except TrialError as error:
             self.lost[host] = str(error)
-            self._seal_undone(host, f"{host}: {error}", self._sealed())
+            self._seal_undone(host, f"{host}: {error}")
             return False
         for each in handed:
-            for name, content in each.files.items():
-                self.directory.write_raw(each.record.trial, name, content)
+            self.directory.write_together(each.record.trial, each.files)
             self.directory.seal(each.record)
             self.reporter.trial_sealed(each.record)
         turn.clear()
         return True
 
-    def _sealed(self) -> set[str]:
-        return {record.trial.id for record in self.directory.records()}
-
-    def _seal_undone(self, host: str, why: str, sealed: set[str]) -> None:
+    def _seal_undone(self, host: str, why: str, sealed: Collection[str] = ()) -> None:
         """Those that a host had been asked for are failed, and never unknown; what is ``sealed`` already stays so."""
         asked = self._asked.pop(host)
         for trial in (trial for trial in asked.turn if trial.id not in sealed):

@@ -31,6 +31,9 @@ from virtoll.run.rule import in_words
 from virtoll.run.unstyled import plain
 from virtoll.units import format_duration, plural
 
+# The running table is made anew when it lacks one of so many trials: to make it takes longer the more there are.
+_ROWS_PART = 200
+
 
 class Progress(Reporter, Protocol):
     """A `run.Reporter` that also tells of the preparation, and is open for the length of a run."""
@@ -219,6 +222,7 @@ class LiveProgress:
         self.now = ""
         self._running = RunningTable()
         self._rows: Sequence[RunningRow] = ()
+        self._unseen = 0  # trials that the rows do not hold yet
         self._ruled, self._expected = False, ""  # whether a rule may end it, and what is to be expected of it
         self._found: dict[str, str] = {}  # by arm, at the last look
         self._unit, self._probing = "", False
@@ -234,6 +238,7 @@ class LiveProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.__exit__(kind, error, trace)
+        self._refresh()
         self.console.print(self._table())
 
     def say(self, text: str) -> None:
@@ -281,10 +286,15 @@ class LiveProgress:
             if self._drives and PROBE in record.trial.condition:
                 continue
             self._running.add(record)
+            self._unseen += 1
             if record.measured is not None:
                 self._unit = self._unit or _unit(record.measured)
                 self._probing = self._probing or not record.measured.is_load
-        self._rows = self._running.rows()
+        if self._unseen * _ROWS_PART >= self.tally.done:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._rows, self._unseen = self._running.rows(), 0
 
     def _render(self) -> Group:
         if not self.tally.total:

@@ -9,8 +9,10 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
+mod asking;
 mod fetch;
 mod library;
+mod live;
 mod mpd;
 mod player;
 mod playlist;
@@ -34,7 +36,10 @@ use virtoll_generator::random::Random;
 use virtoll_generator::reception::Received;
 use virtoll_generator::time::not_passed;
 use virtoll_generator::{sys, Failed};
+use virtoll_wire::hist::Histogram;
 
+use live::clock::{Clock, Held};
+use protocol::SeenLive;
 use spec::{Asked, Order, ViewSpec};
 use tally::Tally;
 use worker::{Task, Worker};
@@ -86,8 +91,22 @@ pub struct Window {
     reads: u64,
     /// None, where no packets of RTP were asked for.
     rtp: Option<Received>,
+    /// None, where no live playlist was.
+    live: Option<Live>,
     cpu_user_ns: i64,
     cpu_system_ns: i64,
+}
+
+/// Low-latency HLS. Ages are told, here and in the window, where the server's clock held.
+#[derive(Debug, Serialize)]
+pub struct Live {
+    hinted: u64,
+    reloads: u64,
+    /// Of the parts that came: (lower_ns, upper_ns, count).
+    ages: Vec<(u64, u64, u64)>,
+    latencies: Vec<(u64, u64, u64)>,
+    /// None: it could not be compared before the window, or after it.
+    clock: Option<Held>,
 }
 
 /// All joins from the order, or from the window's begin, to the window's end: each began to play or is in `failures`.
@@ -148,18 +167,26 @@ fn in_turn(
         next: 0,
         random: Random(spec.seed),
     };
+    let clock = match asked {
+        Asked::Live(source) => source.clock.as_ref(),
+        _ => None,
+    };
     for line in orders {
         let order = crew::order::<Order>(&line?)?.checked(spec)?;
         let descriptors =
             order.viewers as u64 * spec.descriptors_each() + 4 * spec.threads as u64 + 64;
         sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
+        if let Some(clock) = clock {
+            clock.compare();
+        }
         let task = crowd.task(spec, &order, sys::now_ns())?;
         let Some(mut tallies) = crew.carried_out(&task) else {
             return Ok(());
         };
+        let held = clock.and_then(Clock::held);
         let mut sum = tallies.swap_remove(0);
         tallies.iter().for_each(|tally| sum.add(tally));
-        say(&Report::new(&sum, asked))?;
+        say(&Report::new(&sum, asked, held))?;
     }
     Ok(())
 }
@@ -204,8 +231,11 @@ impl Crowd {
 }
 
 impl Report {
-    fn new(tally: &Tally, asked: &Asked) -> Self {
+    /// `held`: how well a server's clock is known that ages go by.
+    fn new(tally: &Tally, asked: &Asked, held: Option<Held>) -> Self {
         let (watched, seen) = (&tally.watched, &tally.seen);
+        let is_live = matches!(asked, Asked::Live(_));
+        let is_told = !is_live || held.is_some_and(|held| held.is_sure);
         let drain = Drain {
             under_way: tally.under_way,
             started: tally.started_late,
@@ -225,13 +255,14 @@ impl Report {
                 answers: seen.answers,
                 segments: seen.segments,
                 messages: seen.messages,
-                ages: seen.ages,
+                ages: if is_told { seen.ages } else { 0 },
                 age_ns: seen.age_ns,
                 oldest_ns: seen.oldest_ns,
                 skipped: seen.skipped,
                 switches: seen.switches,
                 reads: seen.reads,
                 rtp: matches!(asked, Asked::Rtsp(_)).then(|| seen.rtp.clone()),
+                live: is_live.then(|| Live::new(&seen.live, is_told, held)),
                 cpu_user_ns: tally.cpu.user_ns,
                 cpu_system_ns: tally.cpu.system_ns,
             },
@@ -251,6 +282,22 @@ impl Report {
             wakes_late: tally.wakes_late,
             histogram: tally.delays.buckets().collect(),
             lateness: tally.lateness.buckets().collect(),
+        }
+    }
+}
+
+impl Live {
+    fn new(seen: &SeenLive, is_told: bool, clock: Option<Held>) -> Self {
+        let told = |ages: &Histogram| match is_told {
+            true => ages.buckets().collect(),
+            false => Vec::new(),
+        };
+        Live {
+            hinted: seen.hinted,
+            reloads: seen.reloads,
+            ages: told(&seen.ages),
+            latencies: told(&seen.latencies),
+            clock,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::mem::size_of;
 
+use super::live::playlist::Live;
 use super::mpd::Representation;
 
 /// A playlist that is longer is none.
@@ -75,6 +76,8 @@ pub enum Playlist {
     Media(Media),
     /// DASH: all qualities of all tracks with their segments; by track, ascending by bit rate, and never empty.
     Presentation(Vec<Representation>),
+    /// Low-latency HLS.
+    Live(Live),
 }
 
 impl Playlist {
@@ -83,6 +86,7 @@ impl Playlist {
         match self {
             Playlist::Master(_) => 0,
             Playlist::Media(media) => media.held_bytes(),
+            Playlist::Live(live) => live.held_bytes(),
             Playlist::Presentation(all) => all
                 .iter()
                 .map(|each| each.media.held_bytes() + each.address_bytes())
@@ -142,10 +146,7 @@ impl Reading {
                 self.target_ns = Some(nanoseconds(value).ok_or("a target duration that is none")?);
             }
             "MEDIA-SEQUENCE" => {
-                let told: u64 = value.parse().map_err(|_| "a media sequence that is none")?;
-                self.sequence = Some(told)
-                    .filter(|sequence| *sequence <= MOST_SEQUENCE)
-                    .ok_or("a media sequence beyond 2^53")?;
+                self.sequence = media_sequence(value)?;
             }
             "ENDLIST" => self.ended = true,
             "STREAM-INF" => {
@@ -196,20 +197,27 @@ impl Reading {
     }
 }
 
+/// The number of a playlist's first segment.
+pub fn media_sequence(value: &str) -> Result<u64, &'static str> {
+    let told: u64 = value.parse().map_err(|_| "a media sequence that is none")?;
+    let known = Some(told).filter(|sequence| *sequence <= MOST_SEQUENCE);
+    known.ok_or("a media sequence beyond 2^53")
+}
+
 /// Whether a request can ask for it.
 pub fn is_uri(text: &str) -> bool {
     text.len() <= MOST_URI_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// A decimal number of seconds, above 0 and at most a day.
-fn nanoseconds(text: &str) -> Option<i64> {
+pub fn nanoseconds(text: &str) -> Option<i64> {
     let seconds: f64 = text.trim().parse().ok()?;
     let ns = (seconds * 1e9).round();
     (ns >= 1.0 && seconds <= f64::from(MOST_DURATION_S)).then_some(ns as i64)
 }
 
 /// The value of an attribute in a list of them; commas within quotes separate nothing.
-fn attribute<'a>(list: &'a str, name: &str) -> Option<&'a str> {
+pub fn attribute<'a>(list: &'a str, name: &str) -> Option<&'a str> {
     let mut in_quotes = false;
     let separates = |c: char| {
         in_quotes ^= c == '"';

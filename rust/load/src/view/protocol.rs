@@ -4,6 +4,7 @@
 //! what came; then asks again. What the machine makes of the bytes goes to the player, as media that came.
 
 use virtoll_generator::reception::Received;
+use virtoll_wire::hist::Histogram;
 
 use super::player::{Player, Watched};
 use crate::tally::Failure;
@@ -100,6 +101,27 @@ pub struct Seen {
     pub skipped: u64,
     pub switches: u64,
     pub rtp: Received,
+    pub live: SeenLive,
+}
+
+/// Low-latency HLS: of the parts that came, all viewers together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenLive {
+    /// How old they were, and what was played just then: `live/mod.rs`.
+    pub ages: Histogram,
+    pub latencies: Histogram,
+    /// Parts that were asked for before they were there, and playlists that were asked for.
+    pub hinted: u64,
+    pub reloads: u64,
+}
+
+impl SeenLive {
+    fn add(&mut self, other: &SeenLive) {
+        self.ages.merge(&other.ages);
+        self.latencies.merge(&other.latencies);
+        self.hinted += other.hinted;
+        self.reloads += other.reloads;
+    }
 }
 
 impl Seen {
@@ -115,6 +137,7 @@ impl Seen {
         self.skipped += other.skipped;
         self.switches += other.switches;
         self.rtp.add(&other.rtp);
+        self.live.add(&other.live);
     }
 }
 

@@ -17,8 +17,10 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 
-use super::fetch::{Fetch, Right, Site};
+use super::asking::{keep, Answer, Asking};
+use super::fetch::{Right, Site};
 use super::library::Library;
+use super::live;
 use super::mpd;
 use super::playlist::{self, Playlist};
 use super::protocol::{Now, Protocol, Want};
@@ -26,9 +28,8 @@ use super::text;
 use super::track::{self, Level, Track};
 use crate::tally::Failure;
 
-const READ_BYTES: usize = 64 * 1024;
 /// No playlist is asked for more often, whatever target duration it tells.
-const LEAST_RELOAD_NS: i64 = 100_000_000;
+pub const LEAST_RELOAD_NS: i64 = 100_000_000;
 /// Of the throughput, what a quality may need: in hundredths.
 const SAFE_PERCENT: u128 = 80;
 
@@ -36,6 +37,8 @@ const SAFE_PERCENT: u128 = 80;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Hls,
+    /// With partial segments.
+    LowLatency,
     Dash,
 }
 
@@ -44,6 +47,7 @@ impl Format {
     pub fn parse(self, text: &[u8]) -> Result<Playlist, &'static str> {
         match self {
             Format::Hls => playlist::parse(text),
+            Format::LowLatency => live::playlist::parse(text),
             Format::Dash => mpd::parse(text),
         }
     }
@@ -76,17 +80,6 @@ enum Asked {
     Segment { duration_ns: i64 },
 }
 
-struct Request {
-    what: Asked,
-    bytes: Vec<u8>,
-    fetch: Fetch,
-    sent_ns: i64,
-    /// Something of the answer has come.
-    is_answered: bool,
-    /// It went over a connection that had brought an answer before.
-    is_reused: bool,
-}
-
 pub struct Segmented<'a> {
     stream: &'a Stream,
     library: Rc<RefCell<Library>>,
@@ -95,12 +88,7 @@ pub struct Segmented<'a> {
     tracks: Vec<Track>,
     /// Whose segment is under way, or was last.
     track: usize,
-    request: Option<Request>,
-    /// To be sent, as soon as there is a connection.
-    unsent: Option<Vec<u8>>,
-    is_connected: bool,
-    /// The connection has brought an answer.
-    is_used: bool,
+    asking: Asking<Asked>,
     is_whole: bool,
 }
 
@@ -112,25 +100,14 @@ impl<'a> Segmented<'a> {
             is_known: false,
             tracks: vec![Track::new(vec![Level::at(stream.path.clone(), 0)])],
             track: 0,
-            request: None,
-            unsent: None,
-            is_connected: false,
-            is_used: false,
+            asking: Asking::default(),
             is_whole: false,
         }
     }
 
     fn ask(&mut self, path: &str, what: Asked, right: Right, now: &Now) {
-        let bytes = self.stream.site.get(path);
-        self.unsent = Some(bytes.clone());
-        self.request = Some(Request {
-            what,
-            bytes,
-            fetch: Fetch::new(right),
-            sent_ns: now.ns,
-            is_answered: false,
-            is_reused: self.is_connected && self.is_used,
-        });
+        let request = self.stream.site.get(path);
+        self.asking.ask(request, what, right, now.ns);
     }
 
     fn ask_manifest(&mut self, now: &Now) {
@@ -186,15 +163,9 @@ impl<'a> Segmented<'a> {
         None
     }
 
-    /// An answer is whole.
-    fn answered(&mut self, now: &mut Now) -> Result<(), Failure> {
-        let Some(request) = self.request.take() else {
-            return Ok(());
-        };
-        self.is_connected &= request.fetch.keep_alive();
-        self.is_used = true;
+    fn answered(&mut self, answer: Answer<Asked>, now: &mut Now) -> Result<(), Failure> {
         now.count(|seen| seen.answers += 1);
-        match request.what {
+        match answer.what {
             Asked::Manifest(text) => {
                 let format = self.stream.format;
                 let playlist = self.library.borrow_mut().parsed(text, format)?;
@@ -206,8 +177,7 @@ impl<'a> Segmented<'a> {
                 self.tracks[self.track].got(duration_ns);
                 self.tell(now);
                 if !self.tracks[self.track].is_whole {
-                    let took_ns = now.ns - request.sent_ns;
-                    self.adapt(request.fetch.body_bytes(), took_ns, now);
+                    self.adapt(answer.body_bytes, now.ns - answer.sent_ns, now);
                 }
                 Ok(())
             }
@@ -234,7 +204,9 @@ impl<'a> Segmented<'a> {
                 self.begin();
             }
             // A variant is a playlist of media.
-            Playlist::Master(_) | Playlist::Presentation(_) => return Err(Failure::Parse),
+            Playlist::Master(_) | Playlist::Presentation(_) | Playlist::Live(_) => {
+                return Err(Failure::Parse);
+            }
             Playlist::Media(media) if media.ended && media.segments.is_empty() => {
                 return Err(Failure::Parse); // nothing, and there never will be
             }
@@ -283,7 +255,7 @@ impl<'a> Segmented<'a> {
 }
 
 /// When a segment so long fits into the buffer; None: by now.
-fn fits_at(duration_ns: i64, now: &Now) -> Option<i64> {
+pub fn fits_at(duration_ns: i64, now: &Now) -> Option<i64> {
     let rules = now.player.rules();
     if !rules.paced || !now.player.is_playing() {
         return None;
@@ -298,81 +270,35 @@ impl Protocol for Segmented<'_> {
         if self.is_whole {
             return Want::Nothing;
         }
-        while self.request.is_none() {
+        while self.asking.is_idle() {
             if let Some(want) = self.choose(now) {
                 return want;
             }
         }
-        if !self.is_connected {
-            (self.is_connected, self.is_used) = (true, false);
-            return Want::Connect;
-        }
-        match self.unsent.take() {
-            Some(request) => Want::Send(request),
-            None => Want::Read(READ_BYTES),
-        }
+        self.asking.want()
     }
 
     fn take(&mut self, input: &[u8], now: &mut Now) -> Result<(), Failure> {
-        let Some(Request {
-            what,
-            fetch,
-            is_answered,
-            ..
-        }) = &mut self.request
-        else {
-            return Err(Failure::Parse); // it talks unasked
-        };
-        *is_answered = true;
-        let before_bytes = fetch.body_bytes();
-        let mut is_too_long = false;
-        let is_whole = match what {
-            Asked::Initialization | Asked::Segment { .. } => fetch.take(input, |_| ())?,
-            Asked::Manifest(text) => fetch.take(input, |body| {
-                is_too_long |= text.len() + body.len() > playlist::MOST_BYTES;
-                if !is_too_long {
-                    text.extend_from_slice(body);
-                }
-            })?,
-        };
-        if is_too_long {
-            return Err(Failure::Parse);
-        }
-        if let Asked::Segment { .. } = what {
-            let came_bytes = fetch.body_bytes() - before_bytes;
-            now.count(|seen| seen.media_bytes += came_bytes);
-        }
-        match is_whole {
-            true => self.answered(now),
-            false => Ok(()),
-        }
+        let mut media_bytes = 0;
+        let answer = self.asking.take(input, |what, body| match what {
+            Asked::Initialization => true,
+            Asked::Manifest(text) => keep(text, body, playlist::MOST_BYTES),
+            Asked::Segment { .. } => {
+                media_bytes += body.len() as u64;
+                true
+            }
+        })?;
+        now.count(|seen| seen.media_bytes += media_bytes);
+        answer.map_or(Ok(()), |answer| self.answered(answer, now))
     }
 
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
-        if self.reset() {
-            return Ok(());
-        }
-        let Some(request) = &mut self.request else {
-            return Ok(());
-        };
-        match request.fetch.closed()? {
-            true => self.answered(now),
-            false => Ok(()),
-        }
+        let answer = self.asking.closed()?;
+        answer.map_or(Ok(()), |answer| self.answered(answer, now))
     }
 
-    /// A server may close a connection that it had kept while the next request is on its way to it: that one is asked
-    /// anew (RFC 9112, 9.3.1), once, for then the connection is a new one.
     fn reset(&mut self) -> bool {
-        self.is_connected = false;
-        match &mut self.request {
-            Some(request) if request.is_reused && !request.is_answered => {
-                request.is_reused = false;
-                self.unsent = Some(request.bytes.clone());
-                true
-            }
-            _ => false,
-        }
+        self.asking.reset()
     }
 }
 

@@ -134,8 +134,8 @@ fn an_initialization_segment_comes_before_the_first_of_its_quality_and_is_no_med
     ] {
         assert_eq!(watching.asks(0), path);
         assert_eq!(watching.seen.media_bytes, before_bytes);
-        let asked_ns = watching.viewer.request.as_ref().unwrap().sent_ns;
-        watching.viewer.request.as_mut().unwrap().sent_ns = asked_ns - took_ns;
+        let asked_ns = watching.viewer.asking.request.as_ref().unwrap().sent_ns;
+        watching.viewer.asking.request.as_mut().unwrap().sent_ns = asked_ns - took_ns;
         watching.gets(0, &segment(0)).unwrap();
     }
     assert_eq!(
@@ -167,8 +167,17 @@ fn audio_and_video_come_in_turn_and_play_goes_on_as_far_as_both_have() {
             Want::Idle(_) => continue,
             _ => {}
         }
-        let path =
-            String::from_utf8(watching.viewer.request.as_ref().unwrap().bytes.clone()).unwrap();
+        let path = String::from_utf8(
+            watching
+                .viewer
+                .asking
+                .request
+                .as_ref()
+                .unwrap()
+                .bytes
+                .clone(),
+        )
+        .unwrap();
         watching.want(second * SECOND);
         watching.gets(second * SECOND, &segment(0)).unwrap();
         told.push((

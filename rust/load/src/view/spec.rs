@@ -6,6 +6,7 @@ use virtoll_generator::time::TIME_MAX_NS;
 use virtoll_generator::Failed;
 
 use super::fetch::{Right, Site};
+use super::live::{self, clock::Clock};
 use super::player::Rules;
 use super::progressive::File;
 use super::rtmp::{Play, Played};
@@ -55,6 +56,12 @@ pub enum Media {
     Hls(Segments),
     /// The target is an MPD.
     Dash(Segments),
+    /// The target is a live playlist, maybe with parts. `clock` null: the server does not tell its time, and ages are not
+    /// known.
+    Live {
+        text: bool,
+        clock: Option<ClockSpec>,
+    },
     Rtmp(Play),
     /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none. `mark`: see
     /// `rtmp/media.rs`.
@@ -64,6 +71,14 @@ pub enum Media {
         live: bool,
         mark: Option<String>,
     },
+}
+
+/// The path at which the server tells its time, and how well that must be known.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockSpec {
+    pub path: String,
+    pub within_ns: i64,
 }
 
 /// See `Stream`.
@@ -134,6 +149,7 @@ impl Order {
 pub enum Asked {
     File(File),
     Segmented(Stream),
+    Live(live::Source),
     Rtmp(Played),
     Rtsp(Source),
 }
@@ -169,8 +185,8 @@ impl ViewSpec {
             _ if player.startup_ns.max(player.resume_ns) > player.buffer_ns => {
                 "startup_ns and resume_ns must be at most buffer_ns"
             }
-            Media::Rtsp { .. } if !player.paced => {
-                "of RTSP the server sets the pace: paced must be true"
+            Media::Rtsp { .. } | Media::Live { .. } if !player.paced => {
+                "of RTSP and live playlists the server sets the pace: paced must be true"
             }
             Media::Rtsp {
                 length_ns: Some(length_ns),
@@ -236,6 +252,7 @@ impl ViewSpec {
             }
             Media::Hls(segments) => self.segmented(Format::Hls, *segments)?,
             Media::Dash(segments) => self.segmented(Format::Dash, *segments)?,
+            Media::Live { text, clock } => self.live(*text, clock.as_ref())?,
             Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
             Media::Rtsp {
                 transport,
@@ -260,6 +277,18 @@ impl ViewSpec {
             format,
             quality: segments.quality,
             text: segments.text,
+        }))
+    }
+
+    fn live(&self, text: bool, clock: Option<&ClockSpec>) -> Result<Asked, Failed> {
+        let (site, path) = self.site()?;
+        let clock = clock
+            .map(|clock| Clock::new(self.target.address, site.get(&clock.path), clock.within_ns));
+        Ok(Asked::Live(live::Source {
+            site,
+            path,
+            text,
+            clock,
         }))
     }
 

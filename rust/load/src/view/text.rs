@@ -85,8 +85,9 @@ impl Text {
     }
 }
 
-/// Where the piece of the text begins and ends that this path names: `/o/LENGTH` or `/o/BEGIN-END`.
+/// Where the piece of the text begins and ends that this path names: `/o/LENGTH` or `/o/BEGIN-END`, whatever query follows.
 pub fn piece(path: &str) -> Option<(u64, u64)> {
+    let path = path.split('?').next()?;
     let name = path.strip_prefix("/o/")?;
     let (begin, end) = match name.split_once('-') {
         Some((begin, end)) => (begin.parse().ok()?, end.parse().ok()?),
@@ -114,6 +115,7 @@ mod tests {
     fn paths_name_pieces() {
         assert_eq!(piece("/o/100"), Some((0, 100)));
         assert_eq!(piece("/o/100-250"), Some((100, 250)));
+        assert_eq!(piece("/o/100-250?until=7-8"), Some((100, 250)));
         for other in [
             "/o/",
             "/o/250-100",

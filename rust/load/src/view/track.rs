@@ -40,7 +40,7 @@ impl Level {
         match &**playlist {
             Playlist::Media(media) => Some(media),
             Playlist::Presentation(all) => all.get(*index).map(|each| &each.media),
-            Playlist::Master(_) => None,
+            Playlist::Master(_) | Playlist::Live(_) => None,
         }
     }
 

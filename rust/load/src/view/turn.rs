@@ -238,6 +238,7 @@ impl<'a> Worker<'a> {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
             Asked::Segmented(stream) => Box::new(Segmented::new(stream, self.library.clone())),
+            Asked::Live(source) => Box::new(LowLatency::new(source, self.library.clone())),
             Asked::Rtsp(source) => {
                 let seed = self.places[index].random.below(u64::MAX);
                 Box::new(Rtsp::new(source, seed))

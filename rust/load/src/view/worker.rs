@@ -20,6 +20,7 @@ use virtoll_generator::sys::{self, Address, CpuTime, Epoll};
 use virtoll_generator::{is_own_limit, Failed};
 
 use super::library::Library;
+use super::live::LowLatency;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};

@@ -39,5 +39,6 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
 
 def _wanted(objectives: Sequence[str]) -> Wanted:
     """Samples are read where CPU time or memory is asked for: reading them takes longer than all else."""
-    asked = any(name in text for text in objectives for name in ("cpu_s", "memory", "rss"))
-    return Wanted(latency=True, usage=asked, inside=False)
+    cpu = any("cpu_s" in text for text in objectives)
+    memory = any(name in text for text in objectives for name in ("memory", "rss"))
+    return Wanted(latency=True, usage=cpu or memory, memory=memory, inside=False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm
-from virtoll.analysis.hosts import MANY, Apart, apart, by_host
+import numpy as np
+
+from virtoll.analysis.estimates import LEVEL, Summary, holm
+from virtoll.analysis.hosts import MANY, Apart
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import log_ratios
 from virtoll.analysis.rules import FIXED
+from virtoll.plain import listed
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, number
@@ -20,6 +21,12 @@ from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import join
 
+_MOST_COLUMNS = 12  # hosts that a page has room for beside each other
+_QUARTERS = ("Hosts", "Least", "Lower quarter", "Middle", "Upper quarter", "Most")
+_OF_QUARTERS = (
+    " (its mean): the least of all hosts, what a quarter, a half and three quarters of them stay below, and the most; "
+    "trials.csv names the host of each trial"
+)
 _METHOD = "geometric mean of the host's own ratios within blocks, t interval"
 
 
@@ -62,23 +69,25 @@ class Hosts(Section):
         ]
 
     def tables(self, findings: Findings) -> list[Table]:
-        """An arm a row, a host a column."""
+        """An arm a row; a host a column, or of more than a page holds their quarters."""
         found = _compared(findings)
         if not found:
             return []
         hosts = tuple(sorted(set(findings.matrix.hosts)))
+        is_short = len(hosts) > _MOST_COLUMNS
+        own, told = (_QUARTERS, _quarters) if is_short else (hosts, lambda row: [_own(row, host) for host in hosts])
         rows = tuple(
-            (Cell(row.name), *(Cell(interval(row.own(host))) for host in hosts), Cell(row.scatter), Cell(_p(p)))
+            (Cell(row.name), *map(Cell, told(row)), Cell(row.scatter), Cell(_p(p)))
             for row, p in zip(found, _tests(found), strict=True)
         )
-        heads = ("Arm", *hosts, "Hosts apart", "p")
         notes = [
-            "Ratios to native on the host itself, 95 %. Hosts apart: how many per cent the hosts scatter (one standard "
-            "deviation) beyond what chance makes of their blocks. p: of no difference between them (parametric "
-            "bootstrap, Holm's correction over the table)."
+            f"Ratios to native on the host itself{_OF_QUARTERS if is_short else ', 95 %'}. Hosts apart: how many per "
+            "cent the hosts scatter (one standard deviation) beyond what chance makes of their blocks. p: of no "
+            "difference between them (parametric bootstrap, Holm's correction over the table)."
         ]
         if left := _left_out(found, hosts):
             notes.append(left)
+        heads = ("Arm", *own, "Hosts apart", "p")
         return [Table("hosts", "Ratio to native, host by host", heads, rows, tuple(notes)).placed(look="tolls")]
 
     def method(self, findings: Findings) -> list[str]:
@@ -101,34 +110,42 @@ class _Row:
     arm: Arm
     metric: Metric
     each: Mapping[str, Summary]
+    apart: Apart | None
 
     @property
     def name(self) -> str:
         return f"{self.arm.label}, {self.metric.title}" if self.metric.group else self.arm.label
 
-    @cached_property
-    def apart(self) -> Apart | None:
-        return apart(self.each)
-
     @property
     def scatter(self) -> str:
         return MISSING if self.apart is None else f"{number(math.expm1(self.apart.deviation) * 100, 0.1)} %"
 
-    def own(self, host: str) -> Estimate | None:
-        return FIXED.interval(self.each[host], _METHOD) if host in self.each else None
+
+def _own(row: _Row, host: str) -> str:
+    return interval(FIXED.interval(row.each[host], _METHOD) if host in row.each else None)
+
+
+def _quarters(row: _Row) -> list[str]:
+    """Of the hosts that hold it: how many, who has least and most, and what a quarter, a half and three quarters stay
+    below.
+    """
+    known = sorted((summary.mean, host) for host, summary in row.each.items())
+    if not known:
+        return ["0", *[MISSING] * (len(_QUARTERS) - 1)]
+    between = np.quantile([mean for mean, _ in known], (0.25, 0.5, 0.75)).tolist()
+    least, most = (f"{math.exp(mean):.3f} ({host})" for mean, host in (known[0], known[-1]))
+    return [f"{len(known):,}", least, *(f"{math.exp(mean):.3f}" for mean in between), most]
 
 
 def _compared(findings: Findings) -> list[_Row]:
     """What the answer is given in, of every arm of which something is known; the floor last."""
-    matrix = findings.matrix
     metrics = findings.judged if findings.is_programme else [findings.headline]
     rows = []
     for metric in metrics:
-        logs = log_ratios(matrix, metric.name)
         for arm in (arm for arm in findings.arms if arm.role != "baseline"):
             toll = findings.tolls(metric.name).total(arm)
             if toll is not None and toll.ratio is not None:
-                rows.append(_Row(arm, metric, by_host(matrix.hosts, logs[:, matrix.arms.index(arm), :])))
+                rows.append(_Row(arm, metric, *findings.by_host(metric.name, arm)))
     return rows
 
 
@@ -154,7 +171,7 @@ def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
     """Which hosts lack something, and what that takes from the mean over all."""
     least = 1 if len(hosts) >= MANY else 2
     told = [
-        f"{row.name}: {join(missing)}"
+        f"{row.name}: {join(missing) if len(missing) <= _MOST_COLUMNS else listed(missing)}"
         for row in rows
         if (missing := [host for host in hosts if host not in row.each or row.each[host].n < least])
     ]

@@ -8,11 +8,13 @@ import altair as alt
 import numpy as np
 
 from virtoll.analysis.estimates import Floats
-from virtoll.report.drawing import Figure, Layout, arm_scales, data, legend, styled
+from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, styled
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.words import lower
+
+_MOST_POINTS = 2000  # of the figure, which is in the page
 
 
 class Steadiness(Section):
@@ -40,9 +42,10 @@ def _steadiness(findings: Findings) -> Figure | None:
     base = values[:, matrix.arms.index(matrix.baseline), :]
     if not np.isfinite(base).any():
         return None
-    of_hosts = {
-        host: _centre(base[[at for at, each in enumerate(matrix.hosts) if each == host]]) for host in matrix.hosts
-    }
+    blocks_of: dict[str, list[int]] = {}
+    for at, host in enumerate(matrix.hosts):
+        blocks_of.setdefault(host, []).append(at)
+    of_hosts = {host: _centre(base[blocks]) for host, blocks in blocks_of.items()}
     rows = []
     for (block, _, label, condition), cell in matrix.cells.items():
         value = cell.values.get(metric.name)
@@ -53,10 +56,11 @@ def _steadiness(findings: Findings) -> Figure | None:
                 rows.append({"arm": label, "x": position, "value": float(f"{relative:.4g}"), "block": block})
     if len(rows) < 3:
         return None
+    shown, few = _few(rows)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)
-        chart = alt.Chart(data(rows))
+        chart = alt.Chart(data(shown))
         x = alt.X("x:Q").scale(nice=False).axis(title="position in the run", grid=False, tickMinStep=1)
         y = alt.Y("value:Q").scale(zero=False).axis(title="against its mean", format="%", tickCount=5, domain=False)
         rule = alt.Chart(data([{"value": 1}])).mark_rule(color=MUTED[0]).encode(y="value:Q")
@@ -70,8 +74,19 @@ def _steadiness(findings: Findings) -> Figure | None:
         f"Every native trial's {lower(metric.title)} against the mean of its condition"
         f"{' on its host' * (len(of_hosts) > 1)}, in the order they ran. A "
         "slope or a step is drift of the machine: pairing within blocks takes it out of the tolls. Scatter is noise."
+        f"{few}"
     )
     return Figure("steadiness", "Did the machine hold still?", caption, draw)
+
+
+def _few(rows: list[Row]) -> tuple[list[Row], str]:
+    """As many as a figure can show, evenly from the first to the last, and a sentence where those are not all."""
+    if len(rows) <= _MOST_POINTS:
+        return rows, ""
+    ordered = sorted(rows, key=lambda row: row["x"])
+    picked = np.linspace(0, len(ordered) - 1, _MOST_POINTS).round().astype(int)
+    told = f" {_MOST_POINTS:,} of {len(rows):,} are drawn, evenly from the first to the last; trials.csv holds all."
+    return [ordered[at] for at in picked], told
 
 
 def _centre(base: Floats) -> Floats:

@@ -1,0 +1,131 @@
+"""Viewers of low-latency HLS: live, in parts (rust/load/src/view/live)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from virtoll.errors import Problem, TrialError
+from virtoll.hosts.base import Host
+from virtoll.lab.client import target_of
+from virtoll.loads.base import Histogram, Measurement, histogram
+from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSettings
+from virtoll.offers import Content, Http, LiveClip, LiveHttp, Offer
+from virtoll.record.model import LEAST_BEYOND, Measured, Quantity, beyond
+from virtoll.record.objective import quantile_ns
+from virtoll.units import within
+
+_QUANTITIES = {
+    "live_latency_ms": Quantity("Live latency: age of what is played, median", "ms", "less"),
+    "live_latency_p99_ms": Quantity("Live latency, 99th percentile", "ms", "less"),
+    "media_age_p99_ms": Quantity("Age of live media when they come, 99th percentile", "ms", "less"),
+}
+_MOST_PARTS = 10_000  # files, of a round
+_MOST_EACH = 100  # parts of a segment: a playlist lists those of four, and is made anew for each
+_NO_AGES = "how old the media were is not known: the server's clock was not told, or not well enough, or jumped"
+
+
+@dataclass(frozen=True)
+class LlHlsViewersSettings(ViewingSettings):
+    """Settings of viewers of low-latency HLS. They begin as far behind the live edge as the playlist says, three parts
+    of ours; whatever more a player wants before it plays delays its start, and all that it plays. With ``join`` they
+    come at all moments of a part, and not all at the same one.
+    """
+
+    # What goes out live, all of it after ``clip`` again; times in whole milliseconds.
+    segment_ns: int = within(2 * 10**9, least=10**8, most=60 * 10**9)
+    part_ns: int = within(200_000_000, least=20_000_000, most=60 * 10**9)
+    path: str = ""  # "/live/index.m3u8": the user's own; "": ours
+    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
+    clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
+    startup_ns: int = within(500_000_000, least=1)
+    resume_ns: int = within(500_000_000, least=1)
+
+    @property
+    def live(self) -> LiveClip:
+        """What ours serves."""
+        return LiveClip(self.clip_ns, self.segment_ns, self.part_ns, round(self.bitrate_bit_per_s))
+
+
+class LlHlsViewersLoad(ViewingLoad):
+    """Viewers of low-latency HLS."""
+
+    name: ClassVar[str] = "ll-hls-viewers"
+    summary: ClassVar[str] = "viewers of low-latency HLS: start-up, stalls, live latency, age; every byte checked"
+    takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    own: ClassVar[str] = "path"
+    Settings: ClassVar[type[LlHlsViewersSettings]] = LlHlsViewersSettings
+    settings: LlHlsViewersSettings
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """How well they watched, and how old what they got and saw was."""
+        return super().quantities | AGED | _QUANTITIES
+
+    @property
+    def content(self) -> Content | None:
+        """What goes out live; nothing of ours for a path of the user's."""
+        return None if self.settings.path else self.settings.live
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `ViewingLoad.check`; and that the media can be cut so, and the server is left to set the pace."""
+        problems, settings = super().check(host), self.settings
+        if not settings.paced:
+            what = "what is live is watched as it comes, and cannot be read faster"
+            problems.append(Problem(what, "[load] paced", "leave it out"))
+        return problems if settings.path else problems + _problems_of(settings.live)
+
+    def asked(self, offer: Offer) -> dict[str, Any]:
+        """The playlist. TrialError where it is spoken over TLS."""
+        assert isinstance(offer, Http)
+        if offer.certificate:
+            where = f"{offer.kind} at {offer.address}:{offer.port}"
+            raise TrialError("viewers speak plain HTTP", where=where, remedy="[service] tls = false")
+        settings = self.settings
+        clock = offer.clock_path if isinstance(offer, LiveHttp) else settings.clock
+        told = {"path": clock, "within_ns": settings.clock_within_ns} if clock else None
+        media = {"live": {"text": not settings.path, "clock": told}}
+        return {"target": target_of(offer, settings.path or settings.live.path), "media": media}
+
+    def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
+        """Percentiles of ages and of latencies, each where enough came to tell it; how many parts were asked for before
+        they were there, and how often a playlist was; how well the server's clock was known.
+        """
+        live = window["live"]
+        ages, latencies = histogram(live["ages"]), histogram(live["latencies"])
+        told = {
+            "live_latency_ms": _quantile_ms(latencies, 0.5),
+            "live_latency_p99_ms": _quantile_ms(latencies, 0.99),
+            "media_age_p99_ms": _quantile_ms(ages, 0.99),
+        }
+        counts = {name: live[name] for name in ("hinted", "reloads")}
+        if live["clock"] is not None:
+            counts |= {f"clock_{key}_us": live["clock"][f"{key}_ns"] // 1000 for key in ("trip", "apart")}
+        return {key: value for key, value in told.items() if value is not None}, counts
+
+    def measured(self, measurements: list[Measurement]) -> Measured:
+        """See `ViewingLoad.measured`; and why there are no ages."""
+        record = super().measured(measurements)
+        if "live_latency_ms" in record.quantities or "stalled_percent" not in record.quantities:
+            return record
+        return record.model_copy(update={"notes": [*record.notes, _NO_AGES]})
+
+
+def _quantile_ms(ages: Histogram, q: float) -> float | None:
+    """None where fewer than `LEAST_BEYOND` lie beyond it."""
+    total = sum(count for _, _, count in ages)
+    found_ns = quantile_ns(ages, q, total) if beyond(total, q) >= LEAST_BEYOND else None
+    return None if found_ns is None else found_ns / 1e6
+
+
+def _problems_of(clip: LiveClip) -> list[Problem]:
+    """What keeps media from being cut so."""
+    times = (clip.round_ns, clip.segment_ns, clip.part_ns)
+    where = "[load] clip, segment, part"
+    if any(time_ns % 10**6 for time_ns in times) or clip.round_ns % clip.segment_ns or clip.segment_ns % clip.part_ns:
+        remedy = "write whole milliseconds: parts that divide a segment, segments that divide the clip"
+        return [Problem(f"{clip} cannot be cut so", where, remedy)]
+    if clip.segment_ns // clip.part_ns > _MOST_EACH or clip.round_ns // clip.part_ns > _MOST_PARTS:
+        what = f"{clip} has more than {_MOST_EACH} parts in a segment, or {_MOST_PARTS:,} in all"
+        return [Problem(what, where, "ask for a shorter clip, for shorter segments, or for longer parts")]
+    return []

@@ -1,0 +1,307 @@
+"""Viewers of low-latency HLS, for real, against a server on loopback that misbehaves on demand; and a run of them, from
+its study to its report, on a fake lab.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live_server import LiveServer, Manner
+from quiet import Quiet
+from virtoll.analysis.load import read_run
+from virtoll.analysis.measuring import measure
+from virtoll.analysis.metrics import metrics_of
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError, TrialError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement
+from virtoll.loads.ll_hls_viewers import LlHlsViewersLoad, LlHlsViewersSettings
+from virtoll.offers import Http, LiveClip
+from virtoll.record.model import Arm, Plan, PlannedTrial
+from virtoll.record.store import RunDirectory
+from virtoll.report.build import build_report
+from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.trial import proofs
+from virtoll.trial.notes import Course, Notes
+from virtoll.trial.subjects import tables_of
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+AGES = {"media_age_ms", "live_latency_ms"}  # the percentiles beside them take more parts than a busy machine serves
+WRONG: list[tuple[Manner, str]] = [
+    ("missing", "status"),
+    ("junk", "parse"),
+    ("hang-up", "reset"),
+    ("reset", "reset"),
+    ("cut", "length"),
+    ("long", "length"),
+    ("wrong", "content"),
+    ("no-playlist", "parse"),
+]
+
+
+def load_of(**settings: Any) -> LlHlsViewersLoad:
+    """8 kB/s, in parts of 50 ms; who fails does not come again, and patience is for slow machines."""
+    defaults: dict[str, Any] = {
+        "viewers": 3,
+        "bitrate_bit_per_s": 64_000.0,
+        "clip_ns": 4 * SECOND,
+        "segment_ns": SECOND,
+        "part_ns": SECOND // 20,
+        "startup_ns": SECOND // 10,
+        "resume_ns": SECOND // 10,
+        "settle_ns": 0,
+        "time_limit_ns": SECOND // 2,
+        "patience_ns": 60 * SECOND,
+        "rest_ns": HOUR,
+        "clock_within_ns": HOUR,
+    }
+    return LlHlsViewersLoad(LlHlsViewersSettings(**{**defaults, **settings}))
+
+
+CLIP = load_of().settings.live
+
+
+@pytest.fixture
+def server() -> Iterator[LiveServer]:
+    with LiveServer(CLIP) as running:
+        yield running
+
+
+def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
+    with load_of(**settings).session(client, offer) as session:
+        return session.measure()
+
+
+def test_viewers_who_get_what_they_ask_for_watch_live(client: Client, server: LiveServer) -> None:
+    load = load_of(viewers=10, time_limit_ns=4 * SECOND)
+    with load.session(client, server.offer) as session:
+        measurement = session.measure()
+    window = measurement.window
+    asked = window.events["start-up"]
+    assert (asked.offered, asked.completed, asked.failures) == (10, 10, {})
+    assert window.events["view"].failures == {}
+    assert 0 < window.work <= 10 * 4.0
+    assert window.counts["hinted"] > 0
+    assert window.counts["wakes"] > 0
+    assert window.counts["body_bytes"] >= 400 * window.counts["hinted"] > 0
+    assert {each for each in server.asked if each.startswith(CLIP.path)} > {CLIP.path}
+    assert set(load.measured([measurement]).quantities) >= set(load.quantities) - {
+        "live_latency_p99_ms",
+        "media_age_p99_ms",
+    }
+
+
+def test_ages_are_by_the_servers_clock_which_is_hours_off(client: Client, server: LiveServer) -> None:
+    """Whatever the machine is busy with, it is no hour; and what is played is older than what comes."""
+    window = drive(client, server.offer, viewers=10, time_limit_ns=4 * SECOND).window
+    assert set(window.values) > AGES
+    assert all(0 <= window.values[key] < HOUR / 1e6 for key in AGES)
+    assert window.values["live_latency_ms"] > 0
+    assert window.counts["clock_trip_us"] > 0
+
+
+def test_percentiles_are_told_where_enough_parts_came() -> None:
+    row = [1_000_000, 2_000_000, 9]
+    live = {"hinted": 3, "reloads": 4, "ages": [row], "latencies": [row], "clock": None}
+    assert load_of().told({"live": live}) == ({}, {"hinted": 3, "reloads": 4})
+    live["latencies"] = [row, [5_000_000, 6_000_000, 1]]
+    assert load_of().told({"live": live})[0] == {"live_latency_ms": 2.0}
+    live["ages"] = [[0, 1_000_000, 494], [5_000_000, 6_000_000, 6]]
+    live["clock"] = {"trip_ns": 56_789, "apart_ns": 0, "is_sure": True}
+    values, counts = load_of().told({"live": live})
+    assert values == {"live_latency_ms": 2.0, "media_age_p99_ms": 6.0}
+    assert (counts["clock_trip_us"], counts["clock_apart_us"]) == (56, 0)
+
+
+def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server: LiveServer) -> None:
+    server.tells_time = False
+    load = load_of(time_limit_ns=2 * SECOND)
+    with load.session(client, server.offer) as session:
+        measurement = session.measure()
+    assert measurement.window.events["start-up"].failures == {}
+    assert not AGES & set(measurement.window.values)
+    assert "clock_trip_us" not in measurement.window.counts
+    assert "clock was not told" in load.measured([measurement]).notes[-1]
+
+
+def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: LiveServer) -> None:
+    server.holds = False
+    window = drive(client, server.offer, time_limit_ns=2 * SECOND).window
+    assert window.events["start-up"].failures == window.events["view"].failures == {}
+    assert window.counts["hinted"] == 0
+    assert not [each for each in server.asked if "_HLS_msn" in each]
+    assert server.asked.count(CLIP.path) > 3
+
+
+def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:
+    offer = Http(server.offer.address, server.offer.port)
+    known, unknown = (drive(client, offer, path=CLIP.path, clock=clock, viewers=10) for clock in ("/clock", ""))
+    assert known.window.events["start-up"].failures == unknown.window.events["start-up"].failures == {}
+    assert "media_age_ms" in known.window.values
+    assert not AGES & set(unknown.window.values)
+
+
+@pytest.mark.parametrize(("manner", "kind"), WRONG)
+def test_what_is_wrong_is_told_by_kind(client: Client, server: LiveServer, manner: Manner, kind: str) -> None:
+    server.manner = manner
+    asked = drive(client, server.offer).window.events["start-up"]
+    assert (asked.offered, asked.completed, asked.failures) == (3, 0, {kind: 3})
+
+
+def test_who_waits_too_long_for_play_to_begin_fails(client: Client, server: LiveServer) -> None:
+    server.manner = "silent"
+    asked = drive(client, server.offer, patience_ns=SECOND // 5).window.events["start-up"]
+    assert asked.failures == {"timeout": 3}
+
+
+def test_a_stream_that_ends_without_a_word_is_a_stall_and_then_a_failure(client: Client, server: LiveServer) -> None:
+    server.ends_after_s = 0.0
+    window = drive(client, server.offer, patience_ns=SECOND, time_limit_ns=6 * SECOND).window
+    assert window.events["start-up"].failures == {}
+    assert window.events["view"].failures == {"timeout": 3}
+    assert window.counts["stalls"] == 3
+    assert window.work == pytest.approx(3 * 0.15), "what was there behind the edge"
+
+
+def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
+    assert load_of().check(LocalHost()) == []
+    for settings, words in (
+        ({"paced": False}, "cannot be read faster"),
+        ({"part_ns": 300_000_000}, "cannot be cut so"),
+        ({"clip_ns": 4 * SECOND + 1}, "cannot be cut so"),
+        ({"segment_ns": 3 * SECOND}, "cannot be cut so"),
+        ({"part_ns": 20_000_000, "segment_ns": 4 * SECOND}, "more than 100 parts in a segment"),
+        ({"clip_ns": 501 * SECOND}, "more than 100 parts in a segment, or 10,000 in all"),
+    ):
+        (problem,) = load_of(**settings).check(LocalHost())
+        assert words in problem.what
+    assert load_of(path="/live", part_ns=300_000_000).check(LocalHost()) == []
+    with pytest.raises(TrialError, match="viewers speak plain HTTP"):
+        load_of().session(client, Http("127.0.0.1", 1, certificate="ab"))
+
+
+def test_settings_say_what_the_service_must_hold() -> None:
+    assert load_of().content == LiveClip(4 * SECOND, SECOND, SECOND // 20, 64_000)
+    assert CLIP.path == "/live/4000-1000-50-64000/index.m3u8"
+    assert load_of(path="/live").content is None
+
+
+STUDY = """\
+name = "small"
+question = "What does docker cost a server of low-latency HLS?"
+blocks = 2
+[service]
+name = "SERVICE"
+[load]
+name = "ll-hls-viewers"
+bitrate = "2 Mbit/s"
+clip = "30 s"
+segment = "1 s"
+part = "100 ms"
+[factors]
+"load.viewers" = [2]
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+
+
+def read(service: str, text: str = STUDY) -> Study:
+    return read_study(text.replace("SERVICE", service), "small.toml", catalogue())
+
+
+def refused(service: str, monkeypatch: pytest.MonkeyPatch, text: str = STUDY) -> list[Problem]:
+    """All that `virtoll check` tells, on a machine that lacks nothing."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    try:
+        Stage(read(service, text), LocalHost()).offered("small.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
+def test_a_study_pairs_these_viewers_with_what_holds_live_media_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused("nginx-ll-hls", monkeypatch) == []
+    (problem,) = refused("nginx", monkeypatch)
+    assert problem.what == (
+        "load 'll-hls-viewers' asks for live media in segments of 1 s in parts of 0.1 s, round after 30 s, which nginx "
+        "does not hold"
+    )
+    (problem,) = refused("redis", monkeypatch)
+    assert problem.what == "load 'll-hls-viewers' cannot drive redis, which offers redis"
+    text = re.sub(r"(part|segment) = .*\n", "", STUDY.replace("ll-hls-viewers", "viewers"))
+    (problem,) = refused("nginx-ll-hls", monkeypatch, text)
+    assert "which nginx-ll-hls does not hold" in problem.what
+
+
+@dataclass
+class Watching(FakeExperiment):
+    """A fake lab, in which real viewers watch a server on loopback, as the study has it."""
+
+    client: Client | None = None
+    server: LiveServer | None = None
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        assert self.client is not None
+        assert self.server is not None
+        study = read("nginx-ll-hls")
+        load = load_of(viewers=int(trial.condition["load.viewers"]), time_limit_ns=4 * SECOND)
+        assert set(study.base) >= {"load.part_ns", "load.segment_ns"}
+        yield
+        with notes.phase("window"), load.session(self.client, self.server.offer) as session:
+            measurements = [session.measure()]
+        notes.measured = load.measured(measurements)
+        notes.tables |= tables_of(measurements, load.loop)
+        yield
+        proofs.of_requests(notes, notes.measured)  # and not of the generator: others may keep this machine busy
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_tells_live_latency_from_its_study_to_its_report(
+    tmp_path: Path, client: Client, server: LiveServer
+) -> None:
+    study = read("nginx-ll-hls")
+    arms = [
+        Arm(label="native+host", platform="native", network="host", role="baseline"),
+        Arm(label="docker+routed", platform="docker", network="routed"),
+    ]
+    trials = [
+        PlannedTrial(
+            id=f"b{1 + at // 2:02}-t{1 + at:04}",
+            block=1 + at // 2,
+            position=at + 1,
+            arm=arms[at % 2],
+            condition={"load.viewers": 10},
+        )
+        for at in range(4)
+    ]
+    told = {"name": study.name, "question": study.question, "base": study.base, "factors": {"load.viewers": [10]}}
+    plan = Plan(seed=1, blocks=2, trials=trials, estimate_s=4.0)
+    directory = RunDirectory.create(tmp_path / "run", told, plan, fake_environment())
+    assert execute(directory, Watching({}, client=client, server=server), Quiet())
+    run = read_run(directory.path)
+    for record in run.records:
+        checks = {check.name: check for check in record.checks}
+        assert checks["start-ups were answered"].passed, checks
+        values = measure(run, record).values
+        assert values["ll-hls-viewers.live_latency_ms"] > 0
+        assert values["ll-hls-viewers.media_age_ms"] > 0
+    titles = {metric.title for metric in metrics_of(run).values()}
+    assert "Live latency: age of what is played, median" in titles
+    words = re.sub(r"<[^>]+>", "", build_report(directory.path).read_text("utf-8"))
+    for title in ("Live latency: age of what is played, median", "Age of live media when they come", "viewer-second"):
+        assert title in words
