@@ -133,6 +133,14 @@ def test_what_the_guests_kernel_says_is_kept_and_what_the_agent_says_is_not(
     assert b"Running Firecracker" not in log
 
 
+def test_what_firecrackers_guest_says_while_nobody_reads_is_not_lost(store: Path, tmp_path: Path) -> None:
+    """Its standard output does not block: what a full pipe does not take is gone, be it the agent's answer."""
+    (store / "guest").write_text("floods")
+    with deployed(tmp_path, Firecracker) as instance:
+        assert instance.agent.run(["true"]).returncode == 0
+    assert b"the last of it" in (tmp_path / "instance/console.log").read_bytes()
+
+
 @both
 def test_a_killed_monitor_is_noticed(store: Path, tmp_path: Path, cls: type[Microvm]) -> None:
     told = pytest.raises(PlatformError, match="the guest ended")

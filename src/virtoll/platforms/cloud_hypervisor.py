@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import termios
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,10 @@ from virtoll.platforms.vmm_api import SOCKET, Api
 KERNEL_ARGUMENTS = ("console=ttyS0", "quiet", "panic=-1", "cryptomgr.notests")
 _API = "/api/v1"
 _STDOUT = "/proc/self/fd/1"
+# What the terminal does not take at once (it holds some 12 kB) the monitor keeps until the guest says something again:
+# where a line does not go on, the agent is asked for the time. Nobody waits for the answer, whose id is no request's.
+_NUDGE = b'{"id":4294967295,"op":{"clock":{}}}\n'
+_STUCK_S = 0.05
 _REPOSITORY = "github.com/cloud-hypervisor/cloud-hypervisor"
 _DOCS = f"{_REPOSITORY}, docs"
 
@@ -126,6 +131,15 @@ class Terminal(FdStream):
         super().__init__(fd, fd, agents_name(machine), machine.process.pid)
         os.set_blocking(fd, False)
         self._machine = machine
+
+    def _more(self, timeout_s: float) -> bool:
+        """See `FdStream._more`. Of a line that has begun the monitor may hold the rest: see `_NUDGE`."""
+        deadline = time.monotonic() + timeout_s
+        while self._pending and time.monotonic() + _STUCK_S < deadline:
+            if super()._more(_STUCK_S):
+                return True
+            self.send(_NUDGE)
+        return super()._more(deadline - time.monotonic())
 
     def _fill(self) -> None:
         try:
