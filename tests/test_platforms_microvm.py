@@ -507,7 +507,7 @@ def test_a_program_that_is_not_there_is_told_with_where_it_is_had(
     assert "/releases" in problem.remedy
 
 
-@pytest.mark.parametrize(("cls", "version"), [(Firecracker, "v1.7.0"), (CloudHypervisor, "v48.0.133")])
+@pytest.mark.parametrize(("cls", "version"), [(Firecracker, "v1.7.0"), (CloudHypervisor, "v51.1")])
 def test_one_that_is_too_old_is_told(ready: Path, cls: type[Microvm], version: str) -> None:
     (ready / "version").write_text(version)
     (problem,) = cls().check(LocalHost())

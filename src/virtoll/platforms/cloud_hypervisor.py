@@ -44,8 +44,11 @@ class CloudHypervisor(Microvm):
     summary = "a small monitor for cloud guests: KVM, virtio on PCI, no PC besides; needs /dev/kvm"
     kind = "Cloud Hypervisor"
     program = "cloud-hypervisor"
-    least: ClassVar[tuple[int, int]] = (49, 0)  # before, it gave each tap an address of its own
-    needed: ClassVar[Mapping[str, str]] = {program: to_be_had("49", _REPOSITORY), **FOR_ANY}
+    # Before 50.1 it passes over `image_type`: a guest that writes a qcow2 header with a backing file to its disk, and
+    # resets, reads any file of the host's (GHSA-jmr4-g2hv-mjj6). Before 51.2 its disk uses memory that was freed
+    # (CVE-2026-45782).
+    least: ClassVar[tuple[int, int]] = (51, 2)
+    needed: ClassVar[Mapping[str, str]] = {program: to_be_had("51.2", _REPOSITORY), **FOR_ANY}
     vcpu_threads = "vcpu"
     runtimes: ClassVar[tuple[str, ...]] = ("cloud-hypervisor",)
     devices: ClassVar[Devices] = VIRTIO_HVC
