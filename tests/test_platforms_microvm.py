@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -176,6 +177,24 @@ def test_a_panic_is_told_with_the_consoles_last_lines(store: Path, tmp_path: Pat
 
 
 @both
+def test_a_panic_while_nobody_listens_is_told_by_the_next_request(
+    store: Path, tmp_path: Path, cls: type[Microvm]
+) -> None:
+    with (
+        pytest.raises(PlatformError, match=r"(?s)the guest ended.*sysrq triggered crash"),
+        deployed(tmp_path, cls) as instance,
+    ):
+        agent = cast(Any, instance.agent)
+        told = {"argv": ["sh", "-c", "echo c >/proc/sysrq-trigger"], "stdin": "", "timeout_ms": 1000}
+        agent._send("run", {**told, "env": None, "cwd": "", "user": ""})
+        gone = select.poll()
+        gone.register(agent._stream._read_fd, 0)  # the end of it alone
+        assert gone.poll(60_000)
+        instance.agent.facts()
+    assert monitors(store) == []
+
+
+@both
 def test_a_guest_that_panics_as_it_boots_is_told(store: Path, tmp_path: Path, cls: type[Microvm]) -> None:
     (store / "guest").write_text("panics")
     with pytest.raises(PlatformError, match=r"(?s)(guest ended|console cannot be used).*"), deployed(tmp_path, cls):
@@ -264,6 +283,29 @@ def test_an_attachment_of_another_kind_is_refused(tmp_path: Path) -> None:
             cls().deploy(nobody, nobody, LIMITS, vif, tmp_path),
         ):
             pass
+
+
+def test_a_console_writes_to_no_log_that_was_closed(tmp_path: Path) -> None:
+    """Its number may be another file's by then: a record's."""
+    (said, guest), (asked, ours) = os.pipe(), os.pipe()
+    log = os.open(tmp_path / "console.log", os.O_WRONLY | os.O_CREAT)
+    console = Console(said, ours, log, "agent", os.getpid())
+    try:
+        os.write(guest, b"a kernel's message\nanother")
+        assert console.receive_line(60) == b"a kernel's message"
+        console.drain()
+        os.close(log)
+        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+        assert other == log
+        os.write(guest, b" one\n")
+        assert console.receive_line(60).endswith(b"one")
+        os.close(other)
+    finally:
+        console.close()
+        os.close(guest)
+        os.close(asked)
+    assert (tmp_path / "console.log").read_bytes() == b"a kernel's message\nanother"
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 # -- what they are told -------------------------------------------------------------------------------------------

@@ -144,13 +144,25 @@ class Terminal(FdStream):
             self.send(_NUDGE)
         return super()._more(deadline - time.monotonic())
 
+    def send(self, data: bytes) -> None:
+        """See `FdStream.send`."""
+        try:
+            super().send(data)
+        except StreamError as error:
+            if isinstance(error.__cause__, OSError):  # it is hung up; else the agent takes nothing
+                self._end()
+            raise
+
     def _fill(self) -> None:
         try:
             super()._fill()
         except StreamError:
-            self._machine.process.kill()
-            self._machine.process.wait()
+            self._end()
             raise
+
+    def _end(self) -> None:
+        self._machine.process.kill()
+        self._machine.process.wait()
 
 
 def _part(told: Any, *names: str) -> Any:
