@@ -9,7 +9,7 @@ from virtoll.errors import Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.lab.client import target_of
 from virtoll.loads.base import Histogram, Measurement, histogram
-from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSettings
+from virtoll.loads.viewing import AGE, AGED, ViewingLoad, ViewingSettings
 from virtoll.offers import Content, Http, LiveClip, LiveHttp, Offer
 from virtoll.record.model import LEAST_BEYOND, Measured, Quantity, beyond
 from virtoll.record.objective import quantile_ns
@@ -22,7 +22,10 @@ _QUANTITIES = {
 }
 _MOST_PARTS = 10_000  # files, of a round
 _MOST_EACH = 100  # parts of a segment: a playlist lists those of four, and is made anew for each
-_NO_AGES = "how old the media were is not known: the server's clock was not told, or not well enough, or jumped"
+_NO_AGES = (
+    "how old the media were is not known: the server's clock was not told, or not well enough, or jumped, its "
+    "playlists are dated by another, or nothing came that was waited for"
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class LlHlsViewersSettings(ViewingSettings):
     come at all moments of a part, and not all at the same one.
     """
 
-    # What goes out live, all of it after ``clip`` again; times in whole milliseconds.
-    segment_ns: int = within(2 * 10**9, least=10**8, most=60 * 10**9)
+    # What goes out live, all of it after ``clip`` again; times in whole milliseconds. Six segments are listed, which
+    # must be three target durations, and those are of whole seconds.
+    segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
     part_ns: int = within(200_000_000, least=20_000_000, most=60 * 10**9)
     path: str = ""  # "/live/index.m3u8": the user's own; "": ours
     clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
@@ -104,9 +108,9 @@ class LlHlsViewersLoad(ViewingLoad):
         return {key: value for key, value in told.items() if value is not None}, counts
 
     def measured(self, measurements: list[Measurement]) -> Measured:
-        """See `ViewingLoad.measured`; and why there are no ages."""
+        """See `ViewingLoad.measured`; and why there are no ages. Of too few parts percentiles are missing alone."""
         record = super().measured(measurements)
-        if "live_latency_ms" in record.quantities or "stalled_percent" not in record.quantities:
+        if AGE in record.quantities or "stalled_percent" not in record.quantities:
             return record
         return record.model_copy(update={"notes": [*record.notes, _NO_AGES]})
 
