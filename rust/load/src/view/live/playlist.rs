@@ -152,7 +152,7 @@ impl Reading {
             }
             "PART-INF" => self.part_target_ns = seconds("PART-TARGET")?,
             "PART" => return self.part(value, seconds("DURATION")?),
-            "PRELOAD-HINT" => self.hint = hinted(value),
+            "PRELOAD-HINT" => self.hint = hinted(value).or(self.hint.take()),
             "PROGRAM-DATE-TIME" => self.made_ns = unix_ns(value),
             "DISCONTINUITY" => self.made_ns = None,
             "ENDLIST" => self.ended = true,
