@@ -245,8 +245,7 @@ impl<'a> LowLatency<'a> {
         now.media(piece.duration_ns, false);
         let clock = self.source.clock.as_ref();
         let theirs_ns = clock.and_then(|clock| clock.theirs_ns(now.ns));
-        if let (Some(theirs_ns), Some(made_ns)) = (theirs_ns, piece.made_until_ns()) {
-            let age_ns = theirs_ns.saturating_sub(made_ns);
+        if let Some(age_ns) = theirs_ns.and_then(|theirs_ns| piece.age_ns(theirs_ns)) {
             if piece.at >= self.first_next {
                 now.count_age(now.ns.saturating_sub(age_ns));
                 now.count(|seen| seen.live.ages.record(age_ns.max(0) as u64));

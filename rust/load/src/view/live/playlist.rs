@@ -31,6 +31,13 @@ impl Piece {
     pub fn made_until_ns(&self) -> Option<i64> {
         Some(self.made_ns?.saturating_add(self.duration_ns))
     }
+
+    /// How long ago its last moment was made, at this time of the server's. None: that is not told, or the first was to be
+    /// made only later, and so is dated by another clock.
+    pub fn age_ns(&self, theirs_ns: i64) -> Option<i64> {
+        self.made_ns.filter(|made_ns| *made_ns <= theirs_ns)?;
+        Some(theirs_ns.saturating_sub(self.made_until_ns()?))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -404,6 +404,22 @@ fn without_a_clock_no_age_is_told() {
 }
 
 #[test]
+fn of_what_is_there_before_it_was_made_no_age_is_told() {
+    // It is 8 s after 1970 there, when what ends at 10.5 s is listed: its dates are another clock's.
+    let source = source(Some(Clock::known(8 * SECOND)));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(0);
+    watching.gets(PART, &body(21)).unwrap();
+    watching.asks(PART);
+    watching.gets_playlist(PART, &ABLE.playlist(22));
+    watching.want(PART);
+    assert_eq!((watching.seen.segments, watching.seen.ages), (4, 0));
+    assert_eq!(watching.seen.live.ages.total(), 0);
+    assert_eq!(watching.seen.live.latencies.total(), 0);
+}
+
+#[test]
 fn who_is_late_begins_anew_where_the_playlist_does_and_what_is_missing_is_counted() {
     let source = source(None);
     let mut watching = Watching::new(&source);
