@@ -136,6 +136,15 @@ def test_too_few_parts_for_a_percentile_are_no_fault_of_the_clock() -> None:
     assert record.notes == []
 
 
+@pytest.mark.parametrize(("told", "late", "too_late"), [(True, 2, True), (True, 1, False), (False, 2, False)])
+def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: bool, late: int, too_late: bool) -> None:
+    """Though what was ahead of the play head kept all from stalling."""
+    counts = {"wakes": 100, "wakes_late": late, "stalls": 0}
+    values = {"live_latency_ms": 900.0} if told else {}
+    window = Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values, counts=counts)
+    assert proofs.read_too_late(window) is too_late
+
+
 def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server: LiveServer) -> None:
     server.tells_time = False
     load = load_of(time_limit_ns=2 * SECOND)
@@ -248,6 +257,8 @@ def test_a_playlist_lists_three_target_durations_of_whatever_may_be_asked_for() 
     """RFC 8216bis, 6.2.2. A target duration is of whole seconds, however short a segment is."""
     with pytest.raises(StudyError, match="segment"):
         read("nginx-ll-hls", STUDY.replace('segment = "1 s"', 'segment = "400 ms"').replace("100 ms", "50 ms"))
+    with pytest.raises(StudyError, match="part"):  # a proof waits for one, and no longer than 30 s for an answer
+        read("nginx-ll-hls", STUDY.replace('segment = "1 s"', 'segment = "30 s"').replace("100 ms", "30 s"))
     for segment_ns in (SECOND, SECOND + 10**6, 2 * SECOND):
         clip = LiveClip(6 * segment_ns, segment_ns, segment_ns, 64_000)
         text = live.playlist(clip, live.Edge(1000, 0))

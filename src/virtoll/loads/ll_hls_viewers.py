@@ -11,12 +11,12 @@ from virtoll.lab.client import target_of
 from virtoll.loads.base import Histogram, Measurement, histogram
 from virtoll.loads.viewing import AGE, AGED, ViewingLoad, ViewingSettings
 from virtoll.offers import Content, Http, LiveClip, LiveHttp, Offer
-from virtoll.record.model import LEAST_BEYOND, Measured, Quantity, beyond
+from virtoll.record.model import LEAST_BEYOND, LIVE_LATENCY, Measured, Quantity, beyond
 from virtoll.record.objective import quantile_ns
 from virtoll.units import within
 
 _QUANTITIES = {
-    "live_latency_ms": Quantity("Live latency: age of what is played, median", "ms", "less"),
+    LIVE_LATENCY: Quantity("Live latency: age of what is played, median", "ms", "less"),
     "live_latency_p99_ms": Quantity("Live latency, 99th percentile", "ms", "less"),
     "media_age_p99_ms": Quantity("Age of live media when they come, 99th percentile", "ms", "less"),
 }
@@ -38,7 +38,7 @@ class LlHlsViewersSettings(ViewingSettings):
     # What goes out live, all of it after ``clip`` again; times in whole milliseconds. Six segments are listed, which
     # must be three target durations, and those are of whole seconds.
     segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
-    part_ns: int = within(200_000_000, least=20_000_000, most=60 * 10**9)
+    part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)  # a proof waits for one
     path: str = ""  # "/live/index.m3u8": the user's own; "": ours
     clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
@@ -98,7 +98,7 @@ class LlHlsViewersLoad(ViewingLoad):
         live = window["live"]
         ages, latencies = histogram(live["ages"]), histogram(live["latencies"])
         told = {
-            "live_latency_ms": _quantile_ms(latencies, 0.5),
+            LIVE_LATENCY: _quantile_ms(latencies, 0.5),
             "live_latency_p99_ms": _quantile_ms(latencies, 0.99),
             "media_age_p99_ms": _quantile_ms(ages, 0.99),
         }
