@@ -203,6 +203,7 @@ def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
         ({"clip_ns": 4 * SECOND + 1}, "cannot be cut so"),
         ({"segment_ns": 3 * SECOND}, "cannot be cut so"),
         ({"part_ns": 20_000_000, "segment_ns": 4 * SECOND}, "more than 100 parts in a segment"),
+        ({"part_ns": SECOND, "buffer_ns": 2 * SECOND}, "never gets to the live edge"),
         ({"clip_ns": 501 * SECOND}, "more than 100 parts in a segment, or 10,000 in all"),
     ):
         (problem,) = load_of(**settings).check(LocalHost())

@@ -40,7 +40,7 @@ class LlHlsViewersSettings(ViewingSettings):
     segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
     part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)  # a proof waits for one
     path: str = ""  # "/live/index.m3u8": the user's own; "": ours
-    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
+    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, to the ms); "": nowhere: no ages are known
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
@@ -77,7 +77,12 @@ class LlHlsViewersLoad(ViewingLoad):
         if not settings.paced:
             what = "what is live is watched as it comes, and cannot be read faster"
             problems.append(Problem(what, "[load] paced", "leave it out"))
-        return problems if settings.path else problems + _problems_of(settings.live)
+        if settings.path:
+            return problems
+        if 3 * settings.part_ns > settings.buffer_ns:
+            what = "who reads less ahead than three parts, the hold-back, never gets to the live edge"
+            problems.append(Problem(what, "[load] part, buffer", "ask for shorter parts, or for a larger buffer"))
+        return problems + _problems_of(settings.live)
 
     def asked(self, offer: Offer) -> dict[str, Any]:
         """The playlist. TrialError where it is spoken over TLS."""

@@ -23,7 +23,7 @@ const ASKED: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 const ENOUGH_NS: i64 = 500_000_000;
 const MOST_BYTES: usize = 64;
-/// Servers tell milliseconds.
+/// Servers tell milliseconds: one that tells whole seconds seems to stand still from window to window, and is not believed.
 const RESOLUTION_NS: i64 = 1_000_000;
 const UNKNOWN: i64 = i64::MIN;
 
@@ -162,12 +162,19 @@ impl Clock {
             }
         }
         let trip_ns = sys::now_ns() - sent_ns;
-        let theirs_ns = unix_ns(std::str::from_utf8(&said).ok()?.trim())?;
+        let told = std::str::from_utf8(&said).ok()?.trim();
+        let theirs_ns = unix_ns(told).filter(|_| tells_milliseconds(told))?;
         Some(Compared {
             ahead_ns: theirs_ns.checked_sub(sent_ns + trip_ns / 2)?,
             trip_ns,
         })
     }
+}
+
+/// Whether a moment is told as well as `RESOLUTION_NS`.
+fn tells_milliseconds(moment: &str) -> bool {
+    let fraction = moment.split_once('.').map_or("", |(_, rest)| rest);
+    fraction.bytes().take_while(u8::is_ascii_digit).count() >= 3
 }
 
 #[cfg(test)]
@@ -219,6 +226,8 @@ mod tests {
             "",
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnoon",
+            "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n2026-11-23T21:51:39Z",
+            "HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n2026-11-23T21:51:39.61+00:00",
             "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n2026-11-23T21:51:39.615Z",
             long.leak(),
         ] {
