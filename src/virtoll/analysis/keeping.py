@@ -7,6 +7,7 @@ rows that the analysis reads, packed tighter. What it lacks is told in its kept.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
 from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
-from virtoll.record.store import MOST_BYTES, PACKED_LOG, RunDirectory
+from virtoll.record.store import MOST_BYTES, MOST_PACKED_BYTES, PACKED_LOG, RunDirectory
 from virtoll.record.tables import packed_tight
 
 _DOCUMENTS = ("study.json", "environment.json", "plan.json")
@@ -63,7 +64,7 @@ def keep(directory: Path, target: Path) -> Kept:
 def _write(run: Run, target: Path) -> Kept:
     for name in _documents(run.directory):
         (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
-    (target / PACKED_LOG).write_bytes(gzip.compress(_log_of(run), mtime=0))
+    (target / PACKED_LOG).write_bytes(_packed_log(run))
     trials = target / "trials"
     trials.mkdir()
     for record in run.records:
@@ -76,13 +77,21 @@ def _write(run: Run, target: Path) -> Kept:
     return kept
 
 
-def _log_of(run: Run) -> bytes:
-    """The lines of the records that were read. StoreError where one has come since: the run is still under way."""
-    log = RunDirectory(run.directory).log
-    if log.count(b"\n") != len(run.records):
+def _packed_log(run: Run) -> bytes:
+    """The lines of the records that were read, in gzip. StoreError where one has come since: the run is still under
+    way; and where they are more than is read of a copy.
+    """
+    packed, lines, size_bytes = io.BytesIO(), 0, 0
+    with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as file:
+        for line in RunDirectory(run.directory).lines():
+            lines, size_bytes = lines + 1, size_bytes + file.write(line + b"\n")
+            if size_bytes > MOST_PACKED_BYTES:
+                what = f"is too long to be kept small: its records are more than {MOST_PACKED_BYTES / 1e6:,.0f} MB"
+                raise StoreError(what, where=str(run.directory), remedy="keep the run itself, or its report")
+    if lines != len(run.records):
         what = "a trial was sealed while it was read: the run is still under way"
         raise StoreError(what, where=str(run.directory), remedy="keep it when it has ended")
-    return log
+    return packed.getvalue()
 
 
 def _documents(directory: Path) -> Iterator[str]:

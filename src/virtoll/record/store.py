@@ -19,7 +19,7 @@ from typing import Any
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded, unpacked, whole_lines
+from virtoll.files.confined import inside, read_bounded, whole_lines
 from virtoll.record.document import Document, damaged, look_of, validated
 from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
@@ -28,6 +28,7 @@ INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again u
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: five times what 10,000 hosts' trials take
+MOST_PACKED_BYTES = MOST_BYTES  # of a copy's, unpacked: a small file may hold any number of lines
 MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
 _LOOKS, _HOSTS = "looks.jsonl", "hosts"
@@ -268,15 +269,16 @@ class RunDirectory:
         """What this directory lacks, where `virtoll keep` made it; else None."""
         return self._read(Kept, KEPT) if os.path.lexists(self.path / KEPT) else None
 
-    @property
-    def log(self) -> bytes:
-        """trials.jsonl, which a copy that was kept small has packed."""
+    def lines(self) -> Iterator[bytes]:
+        """Of trials.jsonl, which a copy that was kept small has packed, each whole line as it was written."""
         if self.kept is None:
-            return self._bytes("trials.jsonl")
-        try:
-            return unpacked(self._bytes(PACKED_LOG), MOST_BYTES)
-        except ValueError as error:
-            raise damaged(str(self.path / PACKED_LOG), str(error)) from error
+            yield from self._lines("trials.jsonl")
+            return
+        with self._reading(PACKED_LOG) as path:
+            try:
+                yield from whole_lines(path, MOST_PACKED_BYTES, MOST_LINE_BYTES, is_packed=True)
+            except ValueError as error:
+                raise damaged(str(path), str(error)) from error
 
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
@@ -285,9 +287,8 @@ class RunDirectory:
     def _each(self) -> Iterator[TrialRecord]:
         """One after another: all of them take much memory."""
         seen: set[str] = set()
-        lines = self._lines("trials.jsonl") if self.kept is None else iter(self.log.split(b"\n")[:-1])
-        log = str(self.path / "trials.jsonl")
-        for number, line in enumerate(lines, 1):
+        log = str(self.path / ("trials.jsonl" if self.kept is None else PACKED_LOG))
+        for number, line in enumerate(self.lines(), 1):
             where = f"{log}:{number}"
             record = validated(TrialRecord, line, where)
             if record.trial.id in seen:
@@ -300,9 +301,9 @@ class RunDirectory:
             yield record
 
     def has_torn_line(self) -> bool:
-        """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
+        """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing. Not of a copy."""
         if self.kept is not None:
-            return not self.log.endswith(b"\n") and bool(self.log)
+            return False
         with self._reading("trials.jsonl") as path:
             size_bytes = path.stat().st_size  # first: its writer may be at work
         return self._whole_bytes("trials.jsonl") < size_bytes
