@@ -31,6 +31,7 @@ from bench.growing.workers import Pair, Took, growth
 from virtoll.analysis import hosts as analysis_hosts
 from virtoll.analysis.estimates import over_conditions
 from virtoll.analysis.hosts import by_host
+from virtoll.analysis.keeping import keep
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.measuring import _without_trials, measure
 from virtoll.errors import HostError, StoreError
@@ -360,6 +361,16 @@ def test_what_is_left_is_told_without_all_records_at_once(
     monkeypatch.setattr(RunDirectory, "_each", each)
     assert directory.pending() == []
     assert most[0] <= 3 < FEW * TRIALS
+
+
+def test_a_copy_that_is_kept_small_has_each_hosts_environment(fleets: Mapping[int, Path], tmp_path: Path) -> None:
+    run, kept = fleets[FEW], tmp_path / "kept"
+    keep(run, kept)
+    names = [path.relative_to(run) for path in run.glob("hosts/*/environment.json")]
+    assert len(names) == FEW
+    assert all((kept / name).read_bytes() == (run / name).read_bytes() for name in names)
+    keep(kept, tmp_path / "again")
+    assert len(list((tmp_path / "again").glob("hosts/*/environment.json"))) == FEW
 
 
 # -- the analysis -----------------------------------------------------------------------------------------

@@ -24,11 +24,12 @@ from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
 from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
-from virtoll.record.store import MOST_BYTES, MOST_PACKED_BYTES, PACKED_LOG, RunDirectory
+from virtoll.record.store import HOSTS, MOST_BYTES, MOST_PACKED_BYTES, PACKED_LOG, RunDirectory
 from virtoll.record.tables import packed_tight
 
-_DOCUMENTS = ("study.json", "environment.json", "plan.json")
-_OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json
+_ENVIRONMENT = "environment.json"
+_DOCUMENTS = ("study.json", _ENVIRONMENT, "plan.json")
+_OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json, and each host's environment
 _SAMPLED = ("outside", "inside")
 _LEFT_OUT = (
     "what the monitor sampled and the report computes nothing of (outside.parquet, inside.parquet)",
@@ -62,8 +63,10 @@ def keep(directory: Path, target: Path) -> Kept:
 
 
 def _write(run: Run, target: Path) -> Kept:
-    for name in _documents(run.directory):
-        (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
+    for names in _documents(run):
+        path = target.joinpath(*names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read_bounded(inside(run.directory, *names), MOST_BYTES))
     (target / PACKED_LOG).write_bytes(_packed_log(run))
     trials = target / "trials"
     trials.mkdir()
@@ -94,10 +97,13 @@ def _packed_log(run: Run) -> bytes:
     return packed.getvalue()
 
 
-def _documents(directory: Path) -> Iterator[str]:
-    yield from _DOCUMENTS
-    extensions = sorted(path.name for path in directory.glob("extension-*.json"))
-    yield from (name for name in (*_OTHERS, *extensions) if expect_plain(inside(directory, name)))
+def _documents(run: Run) -> Iterator[tuple[str, ...]]:
+    """Their names, below the run's directory."""
+    yield from ((name,) for name in _DOCUMENTS)
+    extensions = sorted(path.name for path in run.directory.glob("extension-*.json"))
+    hosts = sorted({trial.host for trial in run.plan.trials if trial.host})
+    others = [*((name,) for name in (*_OTHERS, *extensions)), *((HOSTS, host, _ENVIRONMENT) for host in hosts)]
+    yield from (names for names in others if expect_plain(inside(run.directory, *names)))
 
 
 def _tables(run: Run, record: TrialRecord) -> Iterator[tuple[str, pa.Table]]:

@@ -31,8 +31,8 @@ MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: fiv
 MOST_PACKED_BYTES = MOST_BYTES  # of a copy's, unpacked: a small file may hold any number of lines
 MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
-_LOOKS, _HOSTS = "looks.jsonl", "hosts"
-PACKED_LOG = "trials.jsonl.gz"
+_LOOKS = "looks.jsonl"
+PACKED_LOG, HOSTS = "trials.jsonl.gz", "hosts"
 
 
 @contextmanager
@@ -86,9 +86,9 @@ class RunDirectory:
                 durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
                 durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
                 for name, there in hosts.items():
-                    durable.make_directories(inside(begun, _HOSTS, name))
+                    durable.make_directories(inside(begun, HOSTS, name))
                     durable.write_once(
-                        begun / _HOSTS / name / "environment.json", there.model_dump_json(indent=1).encode()
+                        begun / HOSTS / name / "environment.json", there.model_dump_json(indent=1).encode()
                     )
                 durable.write_once(begun / "trials.jsonl", b"")
                 if plan.rule is not None:
@@ -262,7 +262,7 @@ class RunDirectory:
 
     def environment_of(self, host: str) -> Environment:
         """Those of one of the hosts that the plan names."""
-        return self._read(Environment, _HOSTS, host, "environment.json")
+        return self._read(Environment, HOSTS, host, "environment.json")
 
     @property
     def kept(self) -> Kept | None:
