@@ -14,12 +14,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from virtoll import __version__
 from virtoll.analysis import server, usage
-from virtoll.analysis.load import TABLES, Run, read_run
+from virtoll.analysis.load import TABLES, Run, codes, read_run
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
@@ -131,6 +130,11 @@ def _read(run: Run, record: TrialRecord) -> dict[str, _Named]:
 
 def _of(table: pa.Table, series: _Named) -> pa.Table:
     """The rows of these series, one series after the other: so they pack best."""
-    source, counter = (np.array(table[name].cast(pa.string()).to_pylist()) for name in ("source", "counter"))
-    parts = [table.filter(pa.array((source == one) & (counter == other))) for one, other in sorted(series)]
+    source, sources = codes(table["source"])
+    counter, counters = codes(table["counter"])
+    parts = [
+        table.filter(pa.array((source == sources.index(one)) & (counter == counters.index(other))))
+        for one, other in sorted(series)
+        if one in sources and other in counters
+    ]
     return pa.concat_tables(parts) if parts else table.slice(0, 0)
