@@ -320,6 +320,23 @@ def test_a_log_longer_than_any_one_document_is_read(
         pass
 
 
+def test_no_record_is_sealed_that_is_too_long_to_be_read(
+    fleets: Mapping[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One such line, and nothing of all that was sealed could be read any more."""
+    run = tmp_path / "run"
+    (run / "trials").mkdir(parents=True)
+    (run / "plan.json").write_bytes((fleets[FEW] / "plan.json").read_bytes())
+    (run / "trials.jsonl").touch()
+    record, another, *_ = RunDirectory(fleets[FEW]).records()
+    directory = RunDirectory(run)
+    monkeypatch.setattr(store, "MOST_LINE_BYTES", len(record.model_dump_json().encode()))
+    directory.seal(record)
+    with pytest.raises(ValueError, match=r"a record of .* B"):
+        directory.seal(another.model_copy(update={"facts": {"said": "x" * 10_000}}))
+    assert directory.records() == [record]
+
+
 def test_a_torn_line_is_cut_off_and_nothing_else(fleets: Mapping[int, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

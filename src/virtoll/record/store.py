@@ -139,10 +139,12 @@ class RunDirectory:
         """Append the record and fsync it and the trial's files: from here on it survives anything.
 
         Where that fails, the trial is not sealed. ValueError for a record that could not be read again: JSON has no
-        NaN, and no half surrogates.
+        NaN, and no half surrogates; and of one that is longer than a line that is read.
         """
         line = record.model_dump_json().encode()
         TrialRecord.model_validate_json(line)
+        if len(line) > MOST_LINE_BYTES:
+            raise ValueError(f"a record of {len(line):,} B, and one is at most {MOST_LINE_BYTES:,}")
         directory = inside(self.path, "trials", record.trial.id)
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
@@ -238,8 +240,8 @@ class RunDirectory:
         """
         if (plan or self.plan).rule is None:
             return []
-        lines = self._bytes(_LOOKS).split(b"\n")[:-1]
-        return [look_of(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
+        lines = enumerate(self._lines(_LOOKS), 1)
+        return [look_of(line, f"{self.path / _LOOKS}:{number}") for number, line in lines]
 
     def last_block(self, plan: Plan | None = None) -> int:
         """The last that will be run, as far as is known: of the plan, or the one that its rule has fixed."""
