@@ -41,7 +41,9 @@ from virtoll.record import store
 from virtoll.record.comparable import alike, differences
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.report import page
+from virtoll.report import history_page, page
+from virtoll.report.change_forms import as_json, remarks
+from virtoll.report.changes import Compared
 from virtoll.report.findings import Findings, find
 from virtoll.report.running import RunningTable
 from virtoll.report.sections import steadiness
@@ -529,6 +531,32 @@ def test_the_page_tells_of_many_machines_by_what_they_have() -> None:
     assert page._compared({"machine": {"cpus": 2}}) == [("cpus", "2")]
     assert page._few(["a"] * 20) == ["a"] * 20
     assert page._few(["a"] * 30)[20:] == ["10 more, all in environment.json"]
+
+
+def test_what_differs_between_two_fleets_is_told_in_few_words(many: Findings) -> None:
+    environment = tuple(f"hosts.node{number:05d}: was None, is {{}}" for number in range(3000))
+    compared = Compared(many, many, 0.05, None, (), (), (), (), environment, (), ())
+    (told,) = remarks(compared)
+    assert "hosts.node00000, hosts.node00001, " in told
+    assert told.endswith(" and 2,993 more")
+    assert len(told) < 400
+    assert as_json(compared)["environment"] == list(environment)
+
+
+def test_where_the_environment_of_fleets_changed_is_told_in_few_words() -> None:
+    lines = [
+        "hosts: was None, is " + "{...}" * 10_000,
+        *(f"hosts.node{number:05d}: was a, is b" for number in range(3000)),
+    ]
+    run = SimpleNamespace(directory=Path("run"))
+    series: Any = SimpleNamespace(moves=lambda: [(run, 2, lines)], configured=lambda: [(run, lines)])
+    for table in history_page._moves(series):
+        told = table.rows[0][-1].text
+        assert "hosts.node00000: was a, is b; " in told
+        assert told.endswith("; and 2,951 more")
+        assert len(told) < 3000
+    series.moves = lambda: [(run, 2, lines[1:51])]
+    assert next(history_page._moves(series)).rows[0][-1].text == "; ".join(lines[1:51])
 
 
 def test_every_trials_host_is_in_its_table_which_a_page_holds_where_it_is_short(
