@@ -28,6 +28,7 @@ from virtoll.offers import Http, LiveClip
 from virtoll.record.model import Arm, Plan, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
+from virtoll.report.findings import find
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
@@ -334,6 +335,7 @@ def test_a_run_tells_live_latency_from_its_study_to_its_report(
         values = measure(run, record).values
         assert values["ll-hls-viewers.live_latency_ms"] > 0
         assert values["ll-hls-viewers.media_age_ms"] > 0
+    assert find(directory.path).headline.name == "ll-hls-viewers.media_age_ms"
     titles = {metric.title for metric in metrics_of(run).values()}
     assert "Live latency: age of what is played, median" in titles
     words = re.sub(r"<[^>]+>", "", build_report(directory.path).read_text("utf-8"))

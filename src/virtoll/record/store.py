@@ -27,7 +27,7 @@ from virtoll.record.rules import Look, Precision
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
-MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: five times what 10,000 hosts' trials take
+MOST_LOG_BYTES = 1024**3  # of trials.jsonl, which is read line by line: three times what 10,000 hosts took
 MOST_PACKED_BYTES = MOST_BYTES  # of a copy's, unpacked: a small file may hold any number of lines
 MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
