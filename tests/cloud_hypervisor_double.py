@@ -15,6 +15,7 @@ import threading
 import time
 import tty
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,23 @@ from vmm_double import BOOTED, KERNEL_SAYS, PANIC, Monitor, complain, guest, ker
 from vmm_schemas import VM_CONFIG, RefusalError
 
 _MIB = 1024**2
+
+
+class Terminal:
+    """The monitor's end of a pseudo-terminal (serial_buffer/src/lib.rs): it does not block, and what it does not take
+    is kept until the guest says something again.
+    """
+
+    def __init__(self, master: int) -> None:
+        os.set_blocking(master, False)
+        self._master = master
+        self._rest = b""
+        self._lock = threading.Lock()
+
+    def say(self, data: bytes) -> None:
+        with self._lock, suppress(BlockingIOError):
+            self._rest += data
+            self._rest = self._rest[os.write(self._master, self._rest) :]
 
 
 class CloudHypervisor(Monitor):
@@ -122,7 +140,7 @@ class CloudHypervisor(Monitor):
             elif self.mode() == "is silent":
                 threading.Event().wait()
             else:
-                guest(self.master, self.master, self._panic)
+                guest(self.master, Terminal(self.master).say, self._panic)
             time.sleep(0.05)
             log(self.store, "resets")
             if self.master >= 0:  # its consoles are closed, and others are made

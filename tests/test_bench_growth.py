@@ -13,6 +13,7 @@ import pytest
 
 import bench.__main__ as bench_main
 from bench import growth
+from bench._verbs import Cost, reached
 from bench.generator import Cell
 from bench.generator import Reading as Measured
 from bench.growing import arms, curves, generator
@@ -198,3 +199,13 @@ def test_sizes_beyond_the_limit_of_open_files_are_left_out_and_told(monkeypatch:
     (found,) = generator.measure(Effort(quick=True, rounds=1))
     assert list(found.panels[0].told) == ["100 not measured: a process may open 50 files (ulimit -Hn)"]
     assert {reading.x for reading in found.panels[0].series["wrk"]} == {1, 10}
+
+
+def test_who_waits_for_its_own_helper_is_slow_and_not_disturbed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not reached("a verb", [Cost(wall_s=5.0, own_s=1.0, helpers_s=4.8, peak_mib=1.0)], 3.0)
+    assert capsys.readouterr().out.endswith("MISSED\n")
+    assert not reached("a verb", [Cost(wall_s=9.0, own_s=1.0, helpers_s=4.8, peak_mib=1.0)], 3.0)
+    assert "CANNOT TELL" in capsys.readouterr().out
+    assert not reached("a verb", [Cost(wall_s=5.0, own_s=1.0, helpers_s=1.0, peak_mib=1.0)], 3.0)
+    assert "CANNOT TELL" in capsys.readouterr().out
+    assert reached("a verb", [Cost(wall_s=2.9, own_s=1.0, helpers_s=1.0, peak_mib=1.0)], 3.0)

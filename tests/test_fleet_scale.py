@@ -31,6 +31,7 @@ from bench.growing.workers import Pair, Took, growth
 from virtoll.analysis import hosts as analysis_hosts
 from virtoll.analysis.estimates import over_conditions
 from virtoll.analysis.hosts import by_host
+from virtoll.analysis.keeping import keep
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.measuring import _without_trials, measure
 from virtoll.errors import HostError, StoreError
@@ -40,7 +41,9 @@ from virtoll.record import store
 from virtoll.record.comparable import alike, differences
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.report import page
+from virtoll.report import history_page, page
+from virtoll.report.change_forms import as_json, remarks
+from virtoll.report.changes import Compared
 from virtoll.report.findings import Findings, find
 from virtoll.report.running import RunningTable
 from virtoll.report.sections import steadiness
@@ -319,6 +322,23 @@ def test_a_log_longer_than_any_one_document_is_read(
         pass
 
 
+def test_no_record_is_sealed_that_is_too_long_to_be_read(
+    fleets: Mapping[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One such line, and nothing of all that was sealed could be read any more."""
+    run = tmp_path / "run"
+    (run / "trials").mkdir(parents=True)
+    (run / "plan.json").write_bytes((fleets[FEW] / "plan.json").read_bytes())
+    (run / "trials.jsonl").touch()
+    record, another, *_ = RunDirectory(fleets[FEW]).records()
+    directory = RunDirectory(run)
+    monkeypatch.setattr(store, "MOST_LINE_BYTES", len(record.model_dump_json().encode()))
+    directory.seal(record)
+    with pytest.raises(ValueError, match=r"a record of .* B"):
+        directory.seal(another.model_copy(update={"facts": {"said": "x" * 10_000}}))
+    assert directory.records() == [record]
+
+
 def test_a_torn_line_is_cut_off_and_nothing_else(fleets: Mapping[int, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -360,6 +380,16 @@ def test_what_is_left_is_told_without_all_records_at_once(
     monkeypatch.setattr(RunDirectory, "_each", each)
     assert directory.pending() == []
     assert most[0] <= 3 < FEW * TRIALS
+
+
+def test_a_copy_that_is_kept_small_has_each_hosts_environment(fleets: Mapping[int, Path], tmp_path: Path) -> None:
+    run, kept = fleets[FEW], tmp_path / "kept"
+    keep(run, kept)
+    names = [path.relative_to(run) for path in run.glob("hosts/*/environment.json")]
+    assert len(names) == FEW
+    assert all((kept / name).read_bytes() == (run / name).read_bytes() for name in names)
+    keep(kept, tmp_path / "again")
+    assert len(list((tmp_path / "again").glob("hosts/*/environment.json"))) == FEW
 
 
 # -- the analysis -----------------------------------------------------------------------------------------
@@ -501,6 +531,32 @@ def test_the_page_tells_of_many_machines_by_what_they_have() -> None:
     assert page._compared({"machine": {"cpus": 2}}) == [("cpus", "2")]
     assert page._few(["a"] * 20) == ["a"] * 20
     assert page._few(["a"] * 30)[20:] == ["10 more, all in environment.json"]
+
+
+def test_what_differs_between_two_fleets_is_told_in_few_words(many: Findings) -> None:
+    environment = tuple(f"hosts.node{number:05d}: was None, is {{}}" for number in range(3000))
+    compared = Compared(many, many, 0.05, None, (), (), (), (), environment, (), ())
+    (told,) = remarks(compared)
+    assert "hosts.node00000, hosts.node00001, " in told
+    assert told.endswith(" and 2,993 more")
+    assert len(told) < 400
+    assert as_json(compared)["environment"] == list(environment)
+
+
+def test_where_the_environment_of_fleets_changed_is_told_in_few_words() -> None:
+    lines = [
+        "hosts: was None, is " + "{...}" * 10_000,
+        *(f"hosts.node{number:05d}: was a, is b" for number in range(3000)),
+    ]
+    run = SimpleNamespace(directory=Path("run"))
+    series: Any = SimpleNamespace(moves=lambda: [(run, 2, lines)], configured=lambda: [(run, lines)])
+    for table in history_page._moves(series):
+        told = table.rows[0][-1].text
+        assert "hosts.node00000: was a, is b; " in told
+        assert told.endswith("; and 2,951 more")
+        assert len(told) < 3000
+    series.moves = lambda: [(run, 2, lines[1:51])]
+    assert next(history_page._moves(series)).rows[0][-1].text == "; ".join(lines[1:51])
 
 
 def test_every_trials_host_is_in_its_table_which_a_page_holds_where_it_is_short(

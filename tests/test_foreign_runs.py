@@ -187,6 +187,42 @@ def test_a_code_that_stands_for_no_name_is_told(run: Path) -> None:
         build_report(run)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_text_is_not_read_as_often_as_it_stands_in_a_file(run: Path, kind: pa.DataType) -> None:
+    """A thousand bytes may be terabytes: a name of a megabyte, in as many rows as there may be."""
+    found = read_run(run)
+    trial = found.records[0].trial.id
+    path = run / "trials" / trial / "outside.parquet"
+    before = found.samples(trial, "outside")
+    table = pq.read_table(path)
+    for name in ("source", "counter"):
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+    pq.write_table(table, path, store_schema=kind == pa.large_string())
+    after = found.samples(trial, "outside")
+    assert {key: each.value.tolist() for key, each in after.items()} == {k: s.value.tolist() for k, s in before.items()}
+    long = pa.array(["x" * 2**18] * table.num_rows, kind)
+    table = table.set_column(table.column_names.index("source"), "source", long)
+    pq.write_table(table, path, compression="zstd", store_schema=kind == pa.large_string())
+    assert path.stat().st_size < 2**14
+    read = found.table(trial, "outside")
+    assert read is not None
+    assert read.nbytes < 2**20 < table["source"].nbytes
+
+
+@pytest.mark.parametrize("value", ["x" * 100, [1] * 100, b"x" * 100])
+def test_a_column_of_another_kind_is_not_read(run: Path, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read_run(run)
+    trial = found.records[0].trial.id
+    path = run / "trials" / trial / "outside.parquet"
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was read"))
+    pq.write_table(pa.table({"t_ns": [1], "source": ["a"], "counter": ["a"], "value": [value]}), path)
+    with pytest.raises(StoreError, match="column value holds"):
+        found.table(trial, "outside")
+    pq.write_table(pa.Table.from_arrays([pa.array([1])] * 2, names=["value", "value"]), path)
+    with pytest.raises(StoreError, match="columns of the same name"):
+        found.table(trial, "outside")
+
+
 @pytest.mark.parametrize("name", ["../../../etc/secret", "/etc/secret", "", None, 7, ["x"], {"a": 1}])
 def test_claims_are_those_of_this_virtoll(run: Path, name: object) -> None:
     changed(run / "study.json", lambda study: study.update(claims=[name]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
+import tempfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from virtoll.analysis import keeping
 from virtoll.analysis.keeping import keep
 from virtoll.analysis.load import Run, read_run
 from virtoll.errors import StoreError
-from virtoll.files.confined import unpacked
+from virtoll.files.confined import whole_lines
 from virtoll.record.model import TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed_tight
@@ -176,17 +177,66 @@ def test_records_that_are_damaged_are_told(harm: Callable[[bytes], bytes], run: 
         read_run(tmp_path / "kept")
 
 
-@given(st.binary(max_size=300), st.integers(0, 400))
-def test_what_is_unpacked_is_bounded_and_no_bytes_break_it(data: bytes, most: int) -> None:
+def lines_of(path: Path, packed: bytes, most: int) -> list[bytes]:
+    path.write_bytes(packed)
+    return list(whole_lines(path, most, most, is_packed=True))
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=20), st.integers(0, 400))
+def test_what_is_unpacked_is_bounded_and_no_bytes_break_it(lines: list[bytes], most: int) -> None:
+    data = b"".join(line + b"\n" for line in lines)
     packed = gzip.compress(data)
-    if len(data) <= most:
-        assert unpacked(packed, most) == data
-    else:
-        with pytest.raises(ValueError, match="holds more"):
-            unpacked(packed, most)
-    for odd in (data, packed[:-1]):
-        with contextlib.suppress(ValueError):
-            assert len(unpacked(odd, most)) <= most
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "log.gz")
+        if len(data) <= most:
+            assert lines_of(path, packed, most) == lines
+        else:
+            with pytest.raises(StoreError, match=r"holds .*more than"):
+                lines_of(path, packed, most)
+        for odd in (data, packed[:-1], packed + b"x"):
+            with pytest.raises((ValueError, StoreError)):
+                lines_of(path, odd, most)
+
+
+def test_a_small_file_of_many_lines_takes_no_memory(tmp_path: Path) -> None:
+    """As a list of lines it would take 16 times what it unpacks to, of 522 kB in gzip 9 GB."""
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"\n" * 2**20))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in whole_lines(tmp_path / "log.gz", 2**20, 10, is_packed=True)) == 2**20
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_copys_records_are_read_one_by_one(run: Path, tmp_path: Path) -> None:
+    keep(run, tmp_path / "kept")
+    packed = tmp_path / "kept/trials.jsonl.gz"
+    whole = gzip.decompress(packed.read_bytes())
+    packed.write_bytes(gzip.compress(whole + b"\n" * 100)[:-4])
+    after = whole.count(b"\n") + 1
+    with pytest.raises(StoreError, match=f"trials.jsonl.gz:{after}: is damaged"):
+        RunDirectory(tmp_path / "kept").records()
+
+
+def test_a_run_too_long_for_a_copy_is_refused_as_that(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet's log may be longer than a copy's is read: nothing is wrong with the run, and it is not told so."""
+    monkeypatch.setattr(keeping, "MOST_PACKED_BYTES", (run / "trials.jsonl").stat().st_size - 1)
+    with pytest.raises(StoreError, match="too long to be kept small"):
+        keep(run, tmp_path / "kept")
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    monkeypatch.setattr(keeping, "MOST_PACKED_BYTES", (run / "trials.jsonl").stat().st_size)
+    keep(run, tmp_path / "kept")
+
+
+def test_a_copy_holds_whole_lines_alone(run: Path, tmp_path: Path) -> None:
+    whole = (run / "trials.jsonl").read_bytes()
+    (run / "trials.jsonl").write_bytes(whole + whole[:100])
+    keep(run, tmp_path / "kept")
+    assert gzip.decompress((tmp_path / "kept/trials.jsonl.gz").read_bytes()) == whole
+    assert not RunDirectory(tmp_path / "kept").has_torn_line()
 
 
 def test_what_leads_out_of_a_run_is_not_followed(run: Path, tmp_path: Path) -> None:

@@ -25,12 +25,14 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.ll_hls_viewers import LlHlsViewersLoad, LlHlsViewersSettings
 from virtoll.offers import Http, LiveClip
-from virtoll.record.model import Arm, Plan, PlannedTrial
+from virtoll.record.model import Arm, Plan, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
+from virtoll.report.findings import find
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
+from virtoll.services import live
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial import proofs
@@ -126,6 +128,24 @@ def test_percentiles_are_told_where_enough_parts_came() -> None:
     assert (counts["clock_trip_us"], counts["clock_apart_us"]) == (56, 0)
 
 
+def test_too_few_parts_for_a_percentile_are_no_fault_of_the_clock() -> None:
+    """Ages were told, and so the server's clock was known."""
+    values = {"stalled_percent": 0.0, "media_age_ms": 7.0}
+    window = Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values)
+    record = load_of().measured([Measurement("virtoll-load", window)])
+    assert set(record.quantities) == set(values)
+    assert record.notes == []
+
+
+@pytest.mark.parametrize(("told", "late", "too_late"), [(True, 2, True), (True, 1, False), (False, 2, False)])
+def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: bool, late: int, too_late: bool) -> None:
+    """Though what was ahead of the play head kept all from stalling."""
+    counts = {"wakes": 100, "wakes_late": late, "stalls": 0}
+    values = {"live_latency_ms": 900.0} if told else {}
+    window = Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values, counts=counts)
+    assert proofs.read_too_late(window) is too_late
+
+
 def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server: LiveServer) -> None:
     server.tells_time = False
     load = load_of(time_limit_ns=2 * SECOND)
@@ -184,6 +204,7 @@ def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
         ({"clip_ns": 4 * SECOND + 1}, "cannot be cut so"),
         ({"segment_ns": 3 * SECOND}, "cannot be cut so"),
         ({"part_ns": 20_000_000, "segment_ns": 4 * SECOND}, "more than 100 parts in a segment"),
+        ({"part_ns": SECOND, "buffer_ns": 2 * SECOND}, "never gets to the live edge"),
         ({"clip_ns": 501 * SECOND}, "more than 100 parts in a segment, or 10,000 in all"),
     ):
         (problem,) = load_of(**settings).check(LocalHost())
@@ -232,6 +253,20 @@ def refused(service: str, monkeypatch: pytest.MonkeyPatch, text: str = STUDY) ->
     except StudyError as error:
         return list(error.problems)
     return []
+
+
+def test_a_playlist_lists_three_target_durations_of_whatever_may_be_asked_for() -> None:
+    """RFC 8216bis, 6.2.2. A target duration is of whole seconds, however short a segment is."""
+    with pytest.raises(StudyError, match="segment"):
+        read("nginx-ll-hls", STUDY.replace('segment = "1 s"', 'segment = "400 ms"').replace("100 ms", "50 ms"))
+    with pytest.raises(StudyError, match="part"):  # a proof waits for one, and no longer than 30 s for an answer
+        read("nginx-ll-hls", STUDY.replace('segment = "1 s"', 'segment = "30 s"').replace("100 ms", "30 s"))
+    for segment_ns in (SECOND, SECOND + 10**6, 2 * SECOND):
+        clip = LiveClip(6 * segment_ns, segment_ns, segment_ns, 64_000)
+        text = live.playlist(clip, live.Edge(1000, 0))
+        found = re.search("TARGETDURATION:([0-9]+)", text)
+        assert found is not None
+        assert sum(map(float, re.findall("#EXTINF:([0-9.]+)", text))) >= 3 * int(found[1])
 
 
 def test_a_study_pairs_these_viewers_with_what_holds_live_media_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +335,7 @@ def test_a_run_tells_live_latency_from_its_study_to_its_report(
         values = measure(run, record).values
         assert values["ll-hls-viewers.live_latency_ms"] > 0
         assert values["ll-hls-viewers.media_age_ms"] > 0
+    assert find(directory.path).headline.name == "ll-hls-viewers.media_age_ms"
     titles = {metric.title for metric in metrics_of(run).values()}
     assert "Live latency: age of what is played, median" in titles
     words = re.sub(r"<[^>]+>", "", build_report(directory.path).read_text("utf-8"))

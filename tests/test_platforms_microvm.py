@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -133,6 +134,14 @@ def test_what_the_guests_kernel_says_is_kept_and_what_the_agent_says_is_not(
     assert b"Running Firecracker" not in log
 
 
+def test_what_firecrackers_guest_says_while_nobody_reads_is_not_lost(store: Path, tmp_path: Path) -> None:
+    """Its standard output does not block: what a full pipe does not take is gone, be it the agent's answer."""
+    (store / "guest").write_text("floods")
+    with deployed(tmp_path, Firecracker) as instance:
+        assert instance.agent.run(["true"]).returncode == 0
+    assert b"the last of it" in (tmp_path / "instance/console.log").read_bytes()
+
+
 @both
 def test_a_killed_monitor_is_noticed(store: Path, tmp_path: Path, cls: type[Microvm]) -> None:
     told = pytest.raises(PlatformError, match="the guest ended")
@@ -165,6 +174,26 @@ def test_a_panic_is_told_with_the_consoles_last_lines(store: Path, tmp_path: Pat
     ):
         instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=60)
     assert monitors(store) == []
+
+
+@both
+def test_a_panic_while_nobody_listens_is_told_by_the_next_request(
+    store: Path, tmp_path: Path, cls: type[Microvm]
+) -> None:
+    told = pytest.raises(PlatformError, match=r"(?s)the guest ended.*sysrq triggered crash")
+    with told, deployed(tmp_path, cls) as instance:
+        panic_unheard(instance.agent)
+        instance.agent.facts()
+    assert monitors(store) == []
+
+
+def panic_unheard(agent: Any) -> None:
+    """Have a guest panic, and wait for the end of its console without reading from it."""
+    how = {"argv": ["sh", "-c", "echo c >/proc/sysrq-trigger"], "stdin": "", "timeout_ms": 1000}
+    agent._send("run", {**how, "env": None, "cwd": "", "user": ""})
+    gone = select.poll()
+    gone.register(agent._stream._read_fd, 0)  # the end of it alone
+    assert gone.poll(60_000)
 
 
 @both
@@ -256,6 +285,29 @@ def test_an_attachment_of_another_kind_is_refused(tmp_path: Path) -> None:
             cls().deploy(nobody, nobody, LIMITS, vif, tmp_path),
         ):
             pass
+
+
+def test_a_console_writes_to_no_log_that_was_closed(tmp_path: Path) -> None:
+    """Its number may be another file's by then: a record's."""
+    (said, guest), (asked, ours) = os.pipe(), os.pipe()
+    log = os.open(tmp_path / "console.log", os.O_WRONLY | os.O_CREAT)
+    console = Console(said, ours, log, "agent", os.getpid())
+    try:
+        os.write(guest, b"a kernel's message\nanother")
+        assert console.receive_line(60) == b"a kernel's message"
+        console.drain()
+        os.close(log)
+        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+        assert other == log
+        os.write(guest, b" one\n")
+        assert console.receive_line(60).endswith(b"one")
+        os.close(other)
+    finally:
+        console.close()
+        os.close(guest)
+        os.close(asked)
+    assert (tmp_path / "console.log").read_bytes() == b"a kernel's message\nanother"
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 # -- what they are told -------------------------------------------------------------------------------------------
@@ -499,7 +551,7 @@ def test_a_program_that_is_not_there_is_told_with_where_it_is_had(
     assert "/releases" in problem.remedy
 
 
-@pytest.mark.parametrize(("cls", "version"), [(Firecracker, "v1.7.0"), (CloudHypervisor, "v48.0.133")])
+@pytest.mark.parametrize(("cls", "version"), [(Firecracker, "v1.7.0"), (CloudHypervisor, "v51.1")])
 def test_one_that_is_too_old_is_told(ready: Path, cls: type[Microvm], version: str) -> None:
     (ready / "version").write_text(version)
     (problem,) = cls().check(LocalHost())

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from vmm_schemas import RefusalError
-from xen_double import _TERMINAL_BYTES, GroupDouble, _guests_answer, _pass_on
+from xen_double import _TERMINAL_BYTES, GroupDouble, _guests_answer
 
 KERNEL_SAYS = b"[    0.5] a kernel's message\r\n"
 PANIC = b"[    9.0] sysrq: Trigger a crash\r\n[    9.1] Kernel panic - not syncing: sysrq triggered crash\r\n"
@@ -143,14 +143,20 @@ def kernel_file(path: str, *magic: bytes) -> None:
         raise RefusalError(400, f"{path}: Invalid magic number")
 
 
-def guest(read_fd: int, write_fd: int, reset: Callable[[], None]) -> None:
+def guest(read_fd: int, say: Callable[[bytes], None], reset: Callable[[], None]) -> None:
     """The agent behind a line, until the guest resets; then what the monitor does about it."""
     from virtoll.binaries import binary
 
     agent = subprocess.Popen([str(binary("virtoll-agent")), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert agent.stdin is not None
     assert agent.stdout is not None
-    threading.Thread(target=_pass_on, args=(agent.stdout.fileno(), write_fd), daemon=True).start()
+    answers = agent.stdout.fileno()
+
+    def pass_on() -> None:
+        while data := os.read(answers, 65536):
+            say(data)
+
+    threading.Thread(target=pass_on, daemon=True).start()
     pending = b""
     while data := read(read_fd):
         *lines, pending = (pending + data).split(b"\n")
@@ -165,7 +171,7 @@ def guest(read_fd: int, write_fd: int, reset: Callable[[], None]) -> None:
                 agent.stdin.write(line + b"\n")
                 agent.stdin.flush()
             else:
-                os.write(write_fd, answer)
+                say(answer)
     threading.Event().wait()  # nobody asks any more; a guest does not end by that
 
 

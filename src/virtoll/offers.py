@@ -111,7 +111,7 @@ class Http(Tcp):
 
 @dataclass(frozen=True)
 class LiveHttp(Http):
-    """HTTP whose playlists go on by the server's clock, which is told at ``clock_path`` (xs:dateTime, in UTC)."""
+    """HTTP whose playlists go on by the server's clock, which is told at ``clock_path`` (xs:dateTime, to the ms)."""
 
     kind: ClassVar[str] = "live http"
     clock_path: str = "/clock"

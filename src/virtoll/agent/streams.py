@@ -59,7 +59,7 @@ class FdStream:
                 self._scanned = 0
                 raise self._error(f"a line goes on after {LONGEST_LINE_BYTES} bytes", "look at what runs inside")
             left = deadline - time.monotonic()
-            if self._closed or not _ready(self._read_fd, select.POLLIN, left, self._holder_fd):
+            if self._closed or not self._more(left):
                 raise StreamTimeoutError(
                     f"no answer within {timeout_s:g} s",
                     where=self.where,
@@ -78,6 +78,10 @@ class FdStream:
             for fd in {self._read_fd, self._write_fd, self._holder_fd}:
                 if fd is not None:
                     os.close(fd)
+
+    def _more(self, timeout_s: float) -> bool:
+        """Wait until there is something to read, or the holder has ended; whether there is, in time."""
+        return _ready(self._read_fd, select.POLLIN, timeout_s, self._holder_fd)
 
     def _fill(self) -> None:
         try:

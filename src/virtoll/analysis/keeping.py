@@ -7,27 +7,28 @@ rows that the analysis reads, packed tighter. What it lacks is told in its kept.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from virtoll import __version__
 from virtoll.analysis import server, usage
-from virtoll.analysis.load import TABLES, Run, read_run
+from virtoll.analysis.load import TABLES, Run, codes, read_run
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
 from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
-from virtoll.record.store import MOST_BYTES, PACKED_LOG, RunDirectory
+from virtoll.record.store import HOSTS, MOST_BYTES, MOST_PACKED_BYTES, PACKED_LOG, RunDirectory
 from virtoll.record.tables import packed_tight
 
-_DOCUMENTS = ("study.json", "environment.json", "plan.json")
-_OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json
+_ENVIRONMENT = "environment.json"
+_DOCUMENTS = ("study.json", _ENVIRONMENT, "plan.json")
+_OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json, and each host's environment
 _SAMPLED = ("outside", "inside")
 _LEFT_OUT = (
     "what the monitor sampled and the report computes nothing of (outside.parquet, inside.parquet)",
@@ -61,9 +62,11 @@ def keep(directory: Path, target: Path) -> Kept:
 
 
 def _write(run: Run, target: Path) -> Kept:
-    for name in _documents(run.directory):
-        (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
-    (target / PACKED_LOG).write_bytes(gzip.compress(_log_of(run), mtime=0))
+    for names in _documents(run):
+        path = target.joinpath(*names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read_bounded(inside(run.directory, *names), MOST_BYTES))
+    (target / PACKED_LOG).write_bytes(_packed_log(run))
     trials = target / "trials"
     trials.mkdir()
     for record in run.records:
@@ -76,19 +79,30 @@ def _write(run: Run, target: Path) -> Kept:
     return kept
 
 
-def _log_of(run: Run) -> bytes:
-    """The lines of the records that were read. StoreError where one has come since: the run is still under way."""
-    log = RunDirectory(run.directory).log
-    if log.count(b"\n") != len(run.records):
+def _packed_log(run: Run) -> bytes:
+    """The lines of the records that were read, in gzip. StoreError where one has come since: the run is still under
+    way; and where they are more than is read of a copy.
+    """
+    packed, lines, size_bytes = io.BytesIO(), 0, 0
+    with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as file:
+        for line in RunDirectory(run.directory).lines():
+            lines, size_bytes = lines + 1, size_bytes + file.write(line + b"\n")
+            if size_bytes > MOST_PACKED_BYTES:
+                what = f"is too long to be kept small: its records are more than {MOST_PACKED_BYTES / 1e6:,.0f} MB"
+                raise StoreError(what, where=str(run.directory), remedy="keep the run itself, or its report")
+    if lines != len(run.records):
         what = "a trial was sealed while it was read: the run is still under way"
         raise StoreError(what, where=str(run.directory), remedy="keep it when it has ended")
-    return log
+    return packed.getvalue()
 
 
-def _documents(directory: Path) -> Iterator[str]:
-    yield from _DOCUMENTS
-    extensions = sorted(path.name for path in directory.glob("extension-*.json"))
-    yield from (name for name in (*_OTHERS, *extensions) if expect_plain(inside(directory, name)))
+def _documents(run: Run) -> Iterator[tuple[str, ...]]:
+    """Their names, below the run's directory."""
+    yield from ((name,) for name in _DOCUMENTS)
+    extensions = sorted(path.name for path in run.directory.glob("extension-*.json"))
+    hosts = sorted({trial.host for trial in run.plan.trials if trial.host})
+    others = [*((name,) for name in (*_OTHERS, *extensions)), *((HOSTS, host, _ENVIRONMENT) for host in hosts)]
+    yield from (names for names in others if expect_plain(inside(run.directory, *names)))
 
 
 def _tables(run: Run, record: TrialRecord) -> Iterator[tuple[str, pa.Table]]:
@@ -116,6 +130,11 @@ def _read(run: Run, record: TrialRecord) -> dict[str, _Named]:
 
 def _of(table: pa.Table, series: _Named) -> pa.Table:
     """The rows of these series, one series after the other: so they pack best."""
-    source, counter = (np.array(table[name].cast(pa.string()).to_pylist()) for name in ("source", "counter"))
-    parts = [table.filter(pa.array((source == one) & (counter == other))) for one, other in sorted(series)]
+    source, sources = codes(table["source"])
+    counter, counters = codes(table["counter"])
+    parts = [
+        table.filter(pa.array((source == sources.index(one)) & (counter == counters.index(other))))
+        for one, other in sorted(series)
+        if one in sources and other in counters
+    ]
     return pa.concat_tables(parts) if parts else table.slice(0, 0)

@@ -32,6 +32,7 @@ TABLES: dict[str, tuple[dict[str, pa.DataType], dict[str, pa.DataType]]] = {
     "requests": (_REQUESTS, _LATE),
     **dict.fromkeys(("outside", "inside", "neighbour", "series"), (_SAMPLES, {})),
 }
+_TEXTS = (pa.string(), pa.large_string())
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 
@@ -292,14 +293,10 @@ def _table(
         return None
     try:
         # Opened here: given a path, pyarrow first looks for a file system that it may be of, which takes longer.
-        with pa.OSFile(str(path)) as source, pq.ParquetFile(source, pre_buffer=False) as file:
-            if file.metadata.num_rows > MOST_ROWS:
-                raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
-            held = file.schema_arrow.names if perhaps else ()
-            wanted = {**columns, **{name: kind for name, kind in (perhaps or {}).items() if name in held}}
-            table = file.read(columns=list(wanted), use_threads=False)
-        for name, kind in wanted.items():
-            _expect_column(table, name, kind)
+        with pa.OSFile(str(path)) as source:
+            table = _rows(source, columns, perhaps or {})
+        for name in table.column_names:
+            _expect_filled(table, name)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(
             f"is damaged: {(str(error) or type(error).__name__).splitlines()[0]}",
@@ -309,13 +306,37 @@ def _table(
     return table
 
 
-def _expect_column(table: pa.Table, name: str, kind: pa.DataType) -> None:
-    if name not in table.column_names:
+def _rows(source: pa.NativeFile, columns: Mapping[str, pa.DataType], perhaps: Mapping[str, pa.DataType]) -> pa.Table:
+    """What is a column is looked at before it is read, and texts are read as codes and names: a file of a thousand
+    bytes may hold a long text a million times.
+    """
+    with pq.ParquetFile(source, pre_buffer=False) as file:
+        if file.metadata.num_rows > MOST_ROWS:
+            raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
+        fields = file.schema_arrow
+        held = dict(zip(fields.names, fields.types, strict=True))
+        wanted = {**columns, **{name: kind for name, kind in perhaps.items() if name in held}}
+        if len(held) < len(fields):
+            raise pa.ArrowInvalid("it has columns of the same name")
+        for name, kind in wanted.items():
+            _expect_kind(name, held.get(name), kind)
+        plain = [name for name in wanted if held[name] in _TEXTS]
+        if not plain:
+            return file.read(columns=list(wanted), use_threads=False)
+    with pq.ParquetFile(source, pre_buffer=False, read_dictionary=plain) as file:
+        return file.read(columns=list(wanted), use_threads=False)
+
+
+def _expect_kind(name: str, held: pa.DataType | None, kind: pa.DataType) -> None:
+    if held is None:
         raise pa.ArrowInvalid(f"it has no column {name}")
+    value = held.value_type if pa.types.is_dictionary(held) else held
+    if value != kind and not (kind in _TEXTS and value in _TEXTS):
+        raise pa.ArrowInvalid(f"column {name} holds {value}, not {kind}")
+
+
+def _expect_filled(table: pa.Table, name: str) -> None:
     column = table[name]
-    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if held != kind and not (pa.types.is_string(kind) and pa.types.is_large_string(held)):
-        raise pa.ArrowInvalid(f"column {name} holds {held}, not {kind}")
     if column.null_count:
         raise pa.ArrowInvalid(f"column {name} has rows without a value")
     if pa.types.is_dictionary(column.type):
@@ -333,8 +354,8 @@ def _expect_names(name: str, chunk: pa.DictionaryArray) -> None:
 
 
 def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[tuple[str, str], Series]:
-    source, source_names = _codes(table["source"])
-    counter, counter_names = _codes(table["counter"])
+    source, source_names = codes(table["source"])
+    counter, counter_names = codes(table["counter"])
     t_ns, value = table["t_ns"].to_numpy(), table["value"].to_numpy()
     found: dict[tuple[str, str], Series] = {}
     if wanted is not None:  # of a trial's counters few are: to sort them all takes longer than to read them
@@ -362,7 +383,7 @@ def _in_time(t_ns: Integers, value: Integers) -> Series:
     return Series(t_ns, value)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+def codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
     """A string column as integer codes and the names they stand for."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -370,6 +391,6 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
         return np.array([], np.int32), []
     if column.num_chunks > 1:
         column = column.unify_dictionaries()
-    codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    whole = codes[0] if len(codes) == 1 else np.concatenate(codes)
+    each = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    whole = each[0] if len(each) == 1 else np.concatenate(each)
     return whole, column.chunk(0).dictionary.to_pylist()

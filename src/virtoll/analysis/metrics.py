@@ -98,6 +98,7 @@ def _per_s(unit: str) -> str:
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
 SERVER_CPUS = "server_cpus"  # of trials at several numbers of participants
+LIVE_AGE = "ll-hls-viewers.media_age_ms"  # of what is live with low latency
 KNEE = "knee"  # of trials that search for it
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
 

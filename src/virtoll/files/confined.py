@@ -6,15 +6,18 @@ changes the directory while it is read: nobody may write to it but its owner.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from virtoll.errors import StoreError
+
+_PACKED_BYTES = 65_536  # that are unpacked at a time
 
 
 def inside(root: Path, *names: str) -> Path:
@@ -49,19 +52,50 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     return data
 
 
-def whole_lines(path: Path, most_bytes: int, most_line_bytes: int) -> Iterator[bytes]:
+def whole_lines(path: Path, most_bytes: int, most_line_bytes: int, *, is_packed: bool = False) -> Iterator[bytes]:
     """The lines of a plain file without their ends, one after another, however many; a last one that has no end is left
-    out. Else as `read_bounded`.
+    out. Else as `read_bounded`. ``is_packed``: of what gzip has packed in it (RFC 1952); ValueError where that is
+    damaged, ends too early, or is not all.
     """
     read_bytes = 0
     with _plain(path) as file:
-        while (line := file.readline(most_line_bytes + 1)).endswith(b"\n"):
+        lines = io.BufferedReader(_Unpacked(file)) if is_packed else file
+        while (line := lines.readline(most_line_bytes + 1)).endswith(b"\n"):
             read_bytes += len(line)
             if read_bytes > most_bytes:
                 raise _too_much(path, most_bytes)
             yield line[:-1]
     if len(line) > most_line_bytes:
         raise _too_much(path, most_line_bytes, "in a line ")
+
+
+class _Unpacked(io.RawIOBase):
+    """What gzip has packed, as much at a time as is asked for: a few bytes may hold any number of them."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed, self._stream = packed, zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        """The next bytes; 0 at the end."""
+        room = memoryview(into).cast("B")
+        while not self._stream.eof:
+            packed = self._stream.unconsumed_tail or self._packed.read(_PACKED_BYTES)
+            try:
+                found = self._stream.decompress(packed, len(room))
+            except zlib.error as error:
+                raise ValueError(f"no gzip: {error}") from error
+            room[: len(found)] = found
+            if found:
+                return len(found)
+            if not packed:
+                raise ValueError("it is cut off")
+        if self._stream.unused_data or self._packed.read(1):
+            raise ValueError("something follows its end")
+        return 0
 
 
 @contextmanager
@@ -76,20 +110,6 @@ def _plain(path: Path) -> Iterator[BinaryIO]:
 def _too_much(path: Path, most_bytes: int, where: str = "") -> StoreError:
     what = f"holds {where}more than {most_bytes / 1e6:.0f} MB, which no run does"
     return StoreError(what, where=str(path), remedy="do not use it")
-
-
-def unpacked(data: bytes, most_bytes: int) -> bytes:
-    """What gzip has packed (RFC 1952). ValueError where it is damaged, ends too early or holds more."""
-    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        found = stream.decompress(data, most_bytes + 1)
-    except zlib.error as error:
-        raise ValueError(f"no gzip: {error}") from error
-    if len(found) > most_bytes:
-        raise ValueError(f"it holds more than {most_bytes / 1e6:.0f} MB, which no run does")
-    if not stream.eof or stream.unused_data:
-        raise ValueError("it is cut off" if not stream.eof else "something follows its end")
-    return found
 
 
 def write_inside(directory: Path, name: str, data: bytes) -> Path:

@@ -9,20 +9,23 @@ from virtoll.errors import Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.lab.client import target_of
 from virtoll.loads.base import Histogram, Measurement, histogram
-from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSettings
+from virtoll.loads.viewing import AGE, AGED, ViewingLoad, ViewingSettings
 from virtoll.offers import Content, Http, LiveClip, LiveHttp, Offer
-from virtoll.record.model import LEAST_BEYOND, Measured, Quantity, beyond
+from virtoll.record.model import LEAST_BEYOND, LIVE_LATENCY, Measured, Quantity, beyond
 from virtoll.record.objective import quantile_ns
 from virtoll.units import within
 
 _QUANTITIES = {
-    "live_latency_ms": Quantity("Live latency: age of what is played, median", "ms", "less"),
+    LIVE_LATENCY: Quantity("Live latency: age of what is played, median", "ms", "less"),
     "live_latency_p99_ms": Quantity("Live latency, 99th percentile", "ms", "less"),
     "media_age_p99_ms": Quantity("Age of live media when they come, 99th percentile", "ms", "less"),
 }
 _MOST_PARTS = 10_000  # files, of a round
 _MOST_EACH = 100  # parts of a segment: a playlist lists those of four, and is made anew for each
-_NO_AGES = "how old the media were is not known: the server's clock was not told, or not well enough, or jumped"
+_NO_AGES = (
+    "how old the media were is not known: the server's clock was not told, or not well enough, or jumped, its "
+    "playlists are dated by another, or nothing came that was waited for"
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,12 @@ class LlHlsViewersSettings(ViewingSettings):
     come at all moments of a part, and not all at the same one.
     """
 
-    # What goes out live, all of it after ``clip`` again; times in whole milliseconds.
-    segment_ns: int = within(2 * 10**9, least=10**8, most=60 * 10**9)
-    part_ns: int = within(200_000_000, least=20_000_000, most=60 * 10**9)
+    # What goes out live, all of it after ``clip`` again; times in whole milliseconds. Six segments are listed, which
+    # must be three target durations, and those are of whole seconds.
+    segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
+    part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)  # a proof waits for one
     path: str = ""  # "/live/index.m3u8": the user's own; "": ours
-    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, in UTC); "": nowhere, and no age is known
+    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, to the ms); "": nowhere: no ages are known
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
@@ -73,7 +77,12 @@ class LlHlsViewersLoad(ViewingLoad):
         if not settings.paced:
             what = "what is live is watched as it comes, and cannot be read faster"
             problems.append(Problem(what, "[load] paced", "leave it out"))
-        return problems if settings.path else problems + _problems_of(settings.live)
+        if settings.path:
+            return problems
+        if 3 * settings.part_ns > settings.buffer_ns:
+            what = "who reads less ahead than three parts, the hold-back, never gets to the live edge"
+            problems.append(Problem(what, "[load] part, buffer", "ask for shorter parts, or for a larger buffer"))
+        return problems + _problems_of(settings.live)
 
     def asked(self, offer: Offer) -> dict[str, Any]:
         """The playlist. TrialError where it is spoken over TLS."""
@@ -94,7 +103,7 @@ class LlHlsViewersLoad(ViewingLoad):
         live = window["live"]
         ages, latencies = histogram(live["ages"]), histogram(live["latencies"])
         told = {
-            "live_latency_ms": _quantile_ms(latencies, 0.5),
+            LIVE_LATENCY: _quantile_ms(latencies, 0.5),
             "live_latency_p99_ms": _quantile_ms(latencies, 0.99),
             "media_age_p99_ms": _quantile_ms(ages, 0.99),
         }
@@ -104,9 +113,9 @@ class LlHlsViewersLoad(ViewingLoad):
         return {key: value for key, value in told.items() if value is not None}, counts
 
     def measured(self, measurements: list[Measurement]) -> Measured:
-        """See `ViewingLoad.measured`; and why there are no ages."""
+        """See `ViewingLoad.measured`; and why there are no ages. Of too few parts percentiles are missing alone."""
         record = super().measured(measurements)
-        if "live_latency_ms" in record.quantities or "stalled_percent" not in record.quantities:
+        if AGE in record.quantities or "stalled_percent" not in record.quantities:
             return record
         return record.model_copy(update={"notes": [*record.notes, _NO_AGES]})
 

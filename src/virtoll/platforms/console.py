@@ -47,13 +47,17 @@ class Console(FdStream):
         return line
 
     def drain(self) -> None:
-        """Keep what was said and nobody has read; it waits for nothing. Nothing of a stream that is closed."""
+        """Keep what was said and nobody has read; it waits for nothing. Nothing of a stream that is closed.
+
+        The last that is kept: the log is closed next, and its number may be another file's then.
+        """
         if self._closed:
             return
         with suppress(OSError):  # the other end is gone
             kept_bytes = self._keep(bytes(self._pending))
             while kept_bytes < _MOST_LAST_BYTES and (chunk := os.read(self._read_fd, _CHUNK_BYTES)):
                 kept_bytes += self._keep(chunk)
+        self._log_fd = -1
 
     def _keep(self, data: bytes) -> int:
         """Write to the log as much as it takes; a pipe takes all, unless its reader is gone."""

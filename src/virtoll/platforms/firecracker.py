@@ -8,6 +8,7 @@ the monitor runs as root under its own seccomp filters, in the instance's contro
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ KERNEL_ARGUMENTS = (
     *("console=ttyS0", "quiet", "reboot=k", "panic=-1", "i8042.noaux", "i8042.nomux", "i8042.dumbkbd"),
     "cryptomgr.notests",
 )
+# It loses what its standard output does not take at once. As much as a pipe may hold by itself (pipe-max-size).
+_STDOUT_BYTES = 1024**2
 _REPOSITORY = "github.com/firecracker-microvm/firecracker"
 _DOCS = f"{_REPOSITORY}, docs"
 
@@ -76,6 +79,7 @@ class Firecracker(Microvm):
             said, stdout = os.pipe()
             theirs.callback(os.close, stdout)
             ours.callback(os.close, said)
+            fcntl.fcntl(stdout, fcntl.F_SETPIPE_SZ, _STDOUT_BYTES)
             machine = stack.enter_context(start(stdin=stdin, stdout=stdout))
             theirs.close()
             log_fd = machine.logs.enter_context(bounded(directory / "console.log"))

@@ -112,7 +112,8 @@ def _verdict_path(host: Host, programs: Sequence[str], kernel: Kernel) -> Path:
         Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"),
         platform.release(),
         next(line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line),
-        *(host.run([program, "--version"]).text for program in programs),
+        # The first line: Firecracker's log follows, with the time of day.
+        *(host.run([program, "--version"]).text.partition("\n")[0] for program in programs),
         kernel.digest,
         repr(TRIAL_LIMIT_S),
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded, unpacked, whole_lines
+from virtoll.files.confined import inside, read_bounded, whole_lines
 from virtoll.record.document import Document, damaged, look_of, validated
 from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
@@ -27,11 +27,12 @@ from virtoll.record.rules import Look, Precision
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
-MOST_LOG_BYTES = 4 * 1024**3  # of trials.jsonl, which is read line by line: five times what 10,000 hosts' trials take
+MOST_LOG_BYTES = 1024**3  # of trials.jsonl, which is read line by line: three times what 10,000 hosts took
+MOST_PACKED_BYTES = MOST_BYTES  # of a copy's, unpacked: a small file may hold any number of lines
 MOST_LINE_BYTES = 64 * 1024**2  # of it: thousands of times what a trial takes
 
-_LOOKS, _HOSTS = "looks.jsonl", "hosts"
-PACKED_LOG = "trials.jsonl.gz"
+_LOOKS = "looks.jsonl"
+PACKED_LOG, HOSTS = "trials.jsonl.gz", "hosts"
 
 
 @contextmanager
@@ -85,9 +86,9 @@ class RunDirectory:
                 durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
                 durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
                 for name, there in hosts.items():
-                    durable.make_directories(inside(begun, _HOSTS, name))
+                    durable.make_directories(inside(begun, HOSTS, name))
                     durable.write_once(
-                        begun / _HOSTS / name / "environment.json", there.model_dump_json(indent=1).encode()
+                        begun / HOSTS / name / "environment.json", there.model_dump_json(indent=1).encode()
                     )
                 durable.write_once(begun / "trials.jsonl", b"")
                 if plan.rule is not None:
@@ -138,10 +139,12 @@ class RunDirectory:
         """Append the record and fsync it and the trial's files: from here on it survives anything.
 
         Where that fails, the trial is not sealed. ValueError for a record that could not be read again: JSON has no
-        NaN, and no half surrogates.
+        NaN, and no half surrogates; and of one that is longer than a line that is read.
         """
         line = record.model_dump_json().encode()
         TrialRecord.model_validate_json(line)
+        if len(line) > MOST_LINE_BYTES:
+            raise ValueError(f"a record of {len(line):,} B, and one is at most {MOST_LINE_BYTES:,}")
         directory = inside(self.path, "trials", record.trial.id)
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
@@ -237,8 +240,8 @@ class RunDirectory:
         """
         if (plan or self.plan).rule is None:
             return []
-        lines = self._bytes(_LOOKS).split(b"\n")[:-1]
-        return [look_of(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
+        lines = enumerate(self._lines(_LOOKS), 1)
+        return [look_of(line, f"{self.path / _LOOKS}:{number}") for number, line in lines]
 
     def last_block(self, plan: Plan | None = None) -> int:
         """The last that will be run, as far as is known: of the plan, or the one that its rule has fixed."""
@@ -261,22 +264,23 @@ class RunDirectory:
 
     def environment_of(self, host: str) -> Environment:
         """Those of one of the hosts that the plan names."""
-        return self._read(Environment, _HOSTS, host, "environment.json")
+        return self._read(Environment, HOSTS, host, "environment.json")
 
     @property
     def kept(self) -> Kept | None:
         """What this directory lacks, where `virtoll keep` made it; else None."""
         return self._read(Kept, KEPT) if os.path.lexists(self.path / KEPT) else None
 
-    @property
-    def log(self) -> bytes:
-        """trials.jsonl, which a copy that was kept small has packed."""
+    def lines(self) -> Iterator[bytes]:
+        """Of trials.jsonl, which a copy that was kept small has packed, each whole line as it was written."""
         if self.kept is None:
-            return self._bytes("trials.jsonl")
-        try:
-            return unpacked(self._bytes(PACKED_LOG), MOST_BYTES)
-        except ValueError as error:
-            raise damaged(str(self.path / PACKED_LOG), str(error)) from error
+            yield from self._lines("trials.jsonl")
+            return
+        with self._reading(PACKED_LOG) as path:
+            try:
+                yield from whole_lines(path, MOST_PACKED_BYTES, MOST_LINE_BYTES, is_packed=True)
+            except ValueError as error:
+                raise damaged(str(path), str(error)) from error
 
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
@@ -285,9 +289,8 @@ class RunDirectory:
     def _each(self) -> Iterator[TrialRecord]:
         """One after another: all of them take much memory."""
         seen: set[str] = set()
-        lines = self._lines("trials.jsonl") if self.kept is None else iter(self.log.split(b"\n")[:-1])
-        log = str(self.path / "trials.jsonl")
-        for number, line in enumerate(lines, 1):
+        log = str(self.path / ("trials.jsonl" if self.kept is None else PACKED_LOG))
+        for number, line in enumerate(self.lines(), 1):
             where = f"{log}:{number}"
             record = validated(TrialRecord, line, where)
             if record.trial.id in seen:
@@ -300,9 +303,9 @@ class RunDirectory:
             yield record
 
     def has_torn_line(self) -> bool:
-        """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
+        """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing. Not of a copy."""
         if self.kept is not None:
-            return not self.log.endswith(b"\n") and bool(self.log)
+            return False
         with self._reading("trials.jsonl") as path:
             size_bytes = path.stat().st_size  # first: its writer may be at work
         return self._whole_bytes("trials.jsonl") < size_bytes

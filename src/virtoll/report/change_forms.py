@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from virtoll.analysis.changes import Change, are_students
 from virtoll.analysis.estimates import Estimate
 from virtoll.errors import UNTOLD, WORSE, StoreError
-from virtoll.plain import printable
+from virtoll.plain import listed, printable
 from virtoll.report.changes import Compared
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table
@@ -111,7 +111,7 @@ def remarks(compared: Compared) -> list[str]:
     found = [*compared.notes, *compared.only]
     found += [f"different under test: {line}" for line in compared.configured]
     if compared.environment:
-        keys = ", ".join(line.partition(": was ")[0] for line in compared.environment)
+        keys = listed([line.partition(": was ")[0] for line in compared.environment])
         found.append(f"native's own figures are not compared, for the environments differ in {keys}")
     return [*found, *_floors(compared)]
 

@@ -24,7 +24,7 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import ALL, KNEE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
+from virtoll.analysis.metrics import ALL, KNEE, LIVE_AGE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, log_ratios, toll_table
@@ -193,7 +193,7 @@ class Findings:
     @cached_property
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency; of a
-        search the knee; of conferences of several sizes the server's CPU.
+        search the knee; of conferences of several sizes the server's CPU; of what is live with low latency its age.
 
         Of the latencies it is the highest percentile that most trials have, native's among them; where a rule may end
         the run, the one of its first look: what later trials have must not change what is tested.
@@ -206,6 +206,8 @@ class Findings:
             return self.matrix.metrics["rate_per_s"]
         if fixed := self._looked_at:
             return self.matrix.metrics[fixed]
+        if LIVE_AGE in self.matrix.metrics and self._most_have(LIVE_AGE):
+            return self.matrix.metrics[LIVE_AGE]
         own = (metric.name for metric in self.own)  # a load that tells of no single unit of work has means
         told = (name for name in (*_LATENCIES, *own) if self._most_have(name))
         return self.matrix.metrics[next(told, _LATENCIES[-1])]

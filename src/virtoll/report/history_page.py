@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from virtoll.report.render import specification, svgs, themed
 from virtoll.report.tables import Cell, Table
 
 NAME = "history.html"
+_MOST_DIFFERENCES, _LONGEST = 50, 500  # of two environments that are told; characters of one
 _METHOD = (
     "Each point is one run: an arm's ratio to native, by the blocks of that run, over all of its conditions, with the "
     "95 % interval of the rule that the run has. The machine cancels in it; what differs from run to run does not.",
@@ -216,11 +217,17 @@ def _table(series: Series) -> Table:
 
 def _moves(series: Series) -> Iterator[Table]:
     rows = tuple(
-        (Cell(run.directory.name), Cell(str(number)), Cell("; ".join(differs)))
-        for run, number, differs in series.moves()
+        (Cell(run.directory.name), Cell(str(number)), Cell(_few(differs))) for run, number, differs in series.moves()
     )
     if rows:
         yield Table("environments", "Where the environment changed", ("From run", "Environment", "What differs"), rows)
-    made = tuple((Cell(run.directory.name), Cell("; ".join(differs))) for run, differs in series.configured())
+    made = tuple((Cell(run.directory.name), Cell(_few(differs))) for run, differs in series.configured())
     if made:
         yield Table("configured", "Where what is under test changed", ("From run", "What differs"), made)
+
+
+def _few(differs: Sequence[str]) -> str:
+    """Of fleets each host's own may differ; --json has all."""
+    told = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..." for line in differs[:_MOST_DIFFERENCES]]
+    more = len(differs) - len(told)
+    return "; ".join(told) + (f"; and {more:,} more" if more else "")

@@ -22,6 +22,7 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    LIVE_LATENCY,
     NOT_BOOKED,
     NOT_LIMITED,
     VIEW,
@@ -169,9 +170,11 @@ def _of_reading(notes: Notes, window: Window) -> None:
 
 
 def read_too_late(window: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it. Without a stall the lateness did no harm."""
+    """What comes to a viewer that is not read in time stalls it, and where live latency is told is older by that. Else
+    the lateness did no harm.
+    """
     wakes, late, stalls = (window.counts.get(key, 0) for key in (WAKES, WAKES_LATE, "stalls"))
-    return stalls > 0 and late > LATE_SHARE * wakes
+    return (stalls > 0 or LIVE_LATENCY in window.values) and late > LATE_SHARE * wakes
 
 
 def allowed_late(offered: int) -> int:

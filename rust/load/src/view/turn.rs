@@ -315,14 +315,19 @@ impl<'a> Worker<'a> {
         Some(view)
     }
 
-    /// Have a viewer's turn no later than `until_ns`, or than something becomes of it by itself.
+    /// Have a viewer's turn no later than `until_ns`, or than something becomes of it by itself. While what it said has not
+    /// gone it is asked for nothing, whatever it would wake for: a turn would change nothing, and the next be due at once.
     pub(super) fn arm(&mut self, index: usize, until_ns: i64) {
         let place = &mut self.places[index];
         let due_ns = match &place.view {
-            Some(view) => until_ns
-                .min(view.player.changes_ns())
-                .min(view.protocol.wakes_ns())
-                .min(view.leaves_ns),
+            Some(view) => {
+                let is_sent = place.connection.is_sent();
+                let wakes_ns = is_sent.then(|| view.protocol.wakes_ns());
+                until_ns
+                    .min(view.player.changes_ns())
+                    .min(wakes_ns.unwrap_or(i64::MAX))
+                    .min(view.leaves_ns)
+            }
             None => until_ns,
         };
         if due_ns < place.armed_ns {

@@ -2,6 +2,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use virtoll_generator::crew;
 
@@ -101,4 +102,31 @@ fn an_order_is_read_between_any_two_turns() {
     drop(sender);
     worker.heed();
     assert!(worker.is_over);
+}
+
+/// A listener whose queue is full drops who would connect: their requests wait, and there is nothing to ask of them.
+#[test]
+fn who_waits_for_a_connection_has_no_turns_meanwhile() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: the kernel only reads these two numbers.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let wait = Duration::from_millis(200);
+    let _full: Vec<_> = (0..8)
+        .map_while(|_| TcpStream::connect_timeout(&address, wait).ok())
+        .collect();
+    let mut spec = spec(address);
+    spec.media =
+        serde_json::from_value(serde_json::json!({"live": {"text": false, "clock": null}}))
+            .unwrap();
+    spec.player.patience_ns = 500_000_000;
+    let order = serde_json::json!({"viewers": 1, "anew": null, "settle_ns": 0, "duration_ns": 1_000_000_000i64,
+        "start_ns": null});
+    let report = told(&spec, [order]).remove(0);
+    assert_eq!(
+        report["joins"]["failures"],
+        serde_json::json!({"timeout": 1}),
+        "{report}"
+    );
+    assert!(report["wakes"].as_u64().unwrap() < 10, "{report}");
 }

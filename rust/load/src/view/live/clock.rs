@@ -18,11 +18,12 @@ use super::date::unix_ns;
 use super::keep;
 
 const ASKED: usize = 16;
-/// For one answer; and from when on none is asked for any more.
+/// For one answer; and from when on none is asked for any more: well before a window begins that others share, for which
+/// who gives the order leaves two seconds (src/virtoll/trial/company.py).
 const PATIENCE: Duration = Duration::from_secs(5);
-const ENOUGH_NS: i64 = 2_000_000_000;
+const ENOUGH_NS: i64 = 500_000_000;
 const MOST_BYTES: usize = 64;
-/// Servers tell milliseconds.
+/// Servers tell milliseconds: one that tells whole seconds seems to stand still from window to window, and is not believed.
 const RESOLUTION_NS: i64 = 1_000_000;
 const UNKNOWN: i64 = i64::MIN;
 
@@ -91,7 +92,7 @@ impl Clock {
         (ahead_ns != UNKNOWN).then(|| now_ns.saturating_add(ahead_ns))
     }
 
-    /// Compare them before a window, and go by what is the surest from now on.
+    /// Compare them before a window, and go by what is the surest from now on; by what was known, where nothing is told.
     pub fn compare(&self) {
         let found = self.found();
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +102,7 @@ impl Clock {
             {
                 Some(before)
             }
-            (_, found) => found,
+            (before, found) => found.or(before),
         };
         let ahead_ns = compared.map_or(UNKNOWN, |compared| compared.ahead_ns);
         self.ahead_ns.store(ahead_ns, Relaxed);
@@ -161,12 +162,19 @@ impl Clock {
             }
         }
         let trip_ns = sys::now_ns() - sent_ns;
-        let theirs_ns = unix_ns(std::str::from_utf8(&said).ok()?.trim())?;
+        let told = std::str::from_utf8(&said).ok()?.trim();
+        let theirs_ns = unix_ns(told).filter(|_| tells_milliseconds(told))?;
         Some(Compared {
             ahead_ns: theirs_ns.checked_sub(sent_ns + trip_ns / 2)?,
             trip_ns,
         })
     }
+}
+
+/// Whether a moment is told as well as `RESOLUTION_NS`.
+fn tells_milliseconds(moment: &str) -> bool {
+    let fraction = moment.split_once('.').map_or("", |(_, rest)| rest);
+    fraction.bytes().take_while(u8::is_ascii_digit).count() >= 3
 }
 
 #[cfg(test)]
@@ -218,6 +226,8 @@ mod tests {
             "",
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnoon",
+            "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n2026-11-23T21:51:39Z",
+            "HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n2026-11-23T21:51:39.61+00:00",
             "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n2026-11-23T21:51:39.615Z",
             long.leak(),
         ] {
@@ -225,6 +235,43 @@ mod tests {
             clock.compare();
             assert_eq!((clock.theirs_ns(7), clock.held()), (None, None), "{said}");
         }
+    }
+
+    #[test]
+    fn what_was_known_stays_where_nothing_is_told_now() {
+        let clock = of(vec![TOLD]);
+        clock.compare();
+        let known_ns = clock.theirs_ns(0);
+        assert!(known_ns.is_some());
+        clock.compare();
+        assert_eq!((clock.theirs_ns(0), clock.held()), (known_ns, None));
+    }
+
+    #[test]
+    fn a_server_that_is_slow_does_not_keep_a_window_that_others_share() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
+        let served = thread::spawn(move || {
+            let mut answers = 0;
+            loop {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 100];
+                let _ = stream.read(&mut asked).unwrap();
+                if asked.starts_with(b"END") {
+                    return answers;
+                }
+                thread::sleep(Duration::from_millis(150));
+                stream.write_all(TOLD.as_bytes()).unwrap();
+                answers += 1;
+            }
+        });
+        let request = b"GET /clock HTTP/1.1\r\n\r\n".to_vec();
+        let clock = Clock::new(address.parse().unwrap(), request, 10_000_000);
+        clock.compare();
+        assert!(clock.theirs_ns(0).is_some());
+        let mut last = TcpStream::connect(address).unwrap();
+        last.write_all(b"END").unwrap();
+        assert!((1..=4).contains(&served.join().unwrap()));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl<'a> LowLatency<'a> {
         let Playlist::Live(live) = &*playlist else {
             return Some(Want::Fail(Failure::Parse)); // never: nothing else is kept
         };
-        if !live.ended && now.ns >= self.listed_ns.saturating_add(live.target_ns) {
+        if !live.ended && now.ns >= self.listed_ns + live.target_ns.max(LEAST_RELOAD_NS) {
             return self.ask_playlist(None, now); // what it lists may be gone
         }
         let next = match &self.last {
@@ -209,11 +209,15 @@ impl<'a> LowLatency<'a> {
                     return Err(Failure::Parse); // nothing, and there never will be
                 }
                 let is_new = self.listed.as_ref() != Some(&playlist);
+                let goes_on = match self.listed.as_deref() {
+                    Some(Playlist::Live(before)) => live.next > before.next,
+                    _ => true,
+                };
                 let unit_ns = live.part_target_ns.unwrap_or(live.target_ns);
                 self.unit_ns = unit_ns.max(LEAST_RELOAD_NS);
                 let after_ns = match (live.can_block, is_new) {
-                    (true, true) => 0,
-                    (true, false) => LEAST_RELOAD_NS,
+                    (true, _) if goes_on => 0,
+                    (true, _) => LEAST_RELOAD_NS,
                     (false, true) => self.unit_ns,
                     (false, false) => (unit_ns / 2).max(LEAST_RELOAD_NS),
                 };
@@ -241,8 +245,7 @@ impl<'a> LowLatency<'a> {
         now.media(piece.duration_ns, false);
         let clock = self.source.clock.as_ref();
         let theirs_ns = clock.and_then(|clock| clock.theirs_ns(now.ns));
-        if let (Some(theirs_ns), Some(made_ns)) = (theirs_ns, piece.made_until_ns()) {
-            let age_ns = theirs_ns.saturating_sub(made_ns);
+        if let Some(age_ns) = theirs_ns.and_then(|theirs_ns| piece.age_ns(theirs_ns)) {
             if piece.at >= self.first_next {
                 now.count_age(now.ns.saturating_sub(age_ns));
                 now.count(|seen| seen.live.ages.record(age_ns.max(0) as u64));

@@ -31,6 +31,13 @@ impl Piece {
     pub fn made_until_ns(&self) -> Option<i64> {
         Some(self.made_ns?.saturating_add(self.duration_ns))
     }
+
+    /// How long ago its last moment was made, at this time of the server's. None: that is not told, or the first was to be
+    /// made only later, and so is dated by another clock.
+    pub fn age_ns(&self, theirs_ns: i64) -> Option<i64> {
+        self.made_ns.filter(|made_ns| *made_ns <= theirs_ns)?;
+        Some(theirs_ns.saturating_sub(self.made_until_ns()?))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +159,7 @@ impl Reading {
             }
             "PART-INF" => self.part_target_ns = seconds("PART-TARGET")?,
             "PART" => return self.part(value, seconds("DURATION")?),
-            "PRELOAD-HINT" => self.hint = hinted(value),
+            "PRELOAD-HINT" => self.hint = hinted(value).or(self.hint.take()),
             "PROGRAM-DATE-TIME" => self.made_ns = unix_ns(value),
             "DISCONTINUITY" => self.made_ns = None,
             "ENDLIST" => self.ended = true,

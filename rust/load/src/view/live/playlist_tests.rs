@@ -173,6 +173,19 @@ fn what_is_none_or_not_known_is_refused() {
 }
 
 #[test]
+fn a_hint_at_something_else_besides_takes_none_away() {
+    let map = "#EXT-X-PRELOAD-HINT:TYPE=MAP,URI=\"init\"\n";
+    let part = "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"next\"\n";
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n";
+    for text in [format!("{text}{map}{part}"), format!("{text}{part}{map}")] {
+        let Ok(Playlist::Live(live)) = parse(text.as_bytes()) else {
+            panic!("{text}")
+        };
+        assert_eq!(live.hint.as_deref(), Some("next"), "{text}");
+    }
+}
+
+#[test]
 fn a_playlist_that_does_not_stop_is_not_kept() {
     let part = "#EXT-X-PART:DURATION=1,URI=\"a\"\n";
     assert!(parse((TEXT.to_owned() + &part.repeat(50_000)).as_bytes()).is_err());

@@ -261,6 +261,34 @@ fn a_server_that_says_it_holds_back_and_does_not_is_not_asked_without_end() {
 }
 
 #[test]
+fn a_server_that_says_something_else_each_time_and_nothing_new_is_not_asked_without_end() {
+    let source = source(None);
+    let server = Server {
+        hints: false,
+        ..ABLE
+    };
+    let mut watching = Watching::new(&source);
+    watching.joins(server, 0);
+    watching.asks(0);
+    let other = server.playlist(21).replace(&uri(9), "/o/7");
+    watching.gets_playlist(0, &other);
+    assert_eq!(watching.want(0), Want::Idle(LEAST_RELOAD_NS));
+}
+
+#[test]
+fn whatever_target_duration_is_told_media_are_asked_for_too() {
+    let source = source(None);
+    let mut watching = Watching::new(&source);
+    watching.asks(0);
+    let playlist = ABLE.playlist(21);
+    let line = "#EXT-X-TARGETDURATION:2\n";
+    assert!(playlist.contains(line));
+    let playlist = playlist.replace(line, "#EXT-X-TARGETDURATION:0.001\n");
+    watching.gets_playlist(0, &playlist);
+    assert_eq!(watching.asks(SECOND / 100), uri(18));
+}
+
+#[test]
 fn without_parts_segments_are_watched() {
     let source = source(None);
     let server = Server {
@@ -373,6 +401,22 @@ fn without_a_clock_no_age_is_told() {
         watching.joins(ABLE, 0);
         assert_eq!(watching.seen.live.latencies.total(), 0);
     }
+}
+
+#[test]
+fn of_what_is_there_before_it_was_made_no_age_is_told() {
+    // It is 8 s after 1970 there, when what ends at 10.5 s is listed: its dates are another clock's.
+    let source = source(Some(Clock::known(8 * SECOND)));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(0);
+    watching.gets(PART, &body(21)).unwrap();
+    watching.asks(PART);
+    watching.gets_playlist(PART, &ABLE.playlist(22));
+    watching.want(PART);
+    assert_eq!((watching.seen.segments, watching.seen.ages), (4, 0));
+    assert_eq!(watching.seen.live.ages.total(), 0);
+    assert_eq!(watching.seen.live.latencies.total(), 0);
 }
 
 #[test]
