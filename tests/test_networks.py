@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -92,6 +94,23 @@ def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
             shown = SUT_ORIGIN_SIDE_ADDRESS if name in ("nat", "host") else attachment.address
             assert seen == shown
         assert _sut_state(lab) == before
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", ["routed", "bridge"])
+@pytest.mark.parametrize("kind", ["veth", "tap"])
+def test_an_instance_that_is_silent_for_a_while_is_not_given_up(lab: Lab, name: str, kind: Kind) -> None:
+    """A guest that was throttled by its quota answered no ARP for 30 ms: "no route to host"."""
+    with network_modes()[name]().attach(lab, kind, PORTS) as attachment:
+        asked = ["ip", "-n", lab.sut.netns, "-json", "route", "get", attachment.address]
+        (route,) = json.loads(lab.host.run(asked).stdout)
+        table = lab.host.run(
+            ["ip", "-n", lab.sut.netns, "ntable", "show", "name", "arp_cache", "dev", route["dev"]]
+        ).text
+    told = dict(re.findall(r"(\w+) (\d+)", table))
+    for probes in ("ucast_probes", "mcast_probes"):
+        assert int(told[probes]) * int(told["retrans"]) >= 3000
+    assert int(told["retrans"]) < 20
 
 
 @pytest.mark.machine

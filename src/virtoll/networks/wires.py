@@ -76,8 +76,12 @@ class Link:
 
 
 def quick_neighbours(device: str) -> str:
-    """Ask again after 10 ms where ARP got no answer: by default a starting instance is found up to 1 s late."""
-    return f"ntable change name arp_cache dev {device} retrans 10"
+    """Ask again after 10 ms where ARP got no answer: by default a starting instance is found up to 1 s late.
+
+    It is given up after 3 s, as by default: a virtual machine whose CPU is used up is silent for longer than three
+    questions take.
+    """
+    return f"ntable change name arp_cache dev {device} retrans 10 ucast_probes 300 mcast_probes 300"
 
 
 def tryable(kind: Kind) -> Kind:
