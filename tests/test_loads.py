@@ -326,7 +326,7 @@ def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, serve
     drain = first.window.events["request"].drain
     assert drain is not None
     assert drain.end_ns < second.window.start_ns
-    assert second.window.events["request"].completed == len(server.lines) - between > 20
+    assert second.window.events["request"].completed == len(server.lines) - between > 0
     for measurement, most_ns in ((first, settings.time_limit_ns), (second, SECOND // 4)):
         asked = measurement.window.events["request"]
         assert measurement.window.duration_ns <= most_ns
