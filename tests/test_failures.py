@@ -78,7 +78,7 @@ class Virtoll:
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
         try:
-            stdout, stderr = process.communicate(timeout=240)
+            stdout, stderr = process.communicate(timeout=1500)
         finally:
             process.kill()
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -228,7 +228,7 @@ def test_a_killed_process_fails_its_trial_and_the_next_one_runs(virtoll: Virtoll
     for pid in pids:
         with suppress(ProcessLookupError):  # it ended with another of them
             os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=240)
+    process.communicate(timeout=1500)
     first, second = virtoll.records(out)
     assert first["status"] in ("failed", "invalid")
     assert told in first["reason"]
@@ -270,7 +270,7 @@ def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
     assert f"process {process.pid}" in second.stderr
     assert not (virtoll.directory / "b").exists()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=240)
+    process.communicate(timeout=1500)
     assert process.returncode == 130
 
 

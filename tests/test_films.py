@@ -29,8 +29,6 @@ from virtoll.offers import Film, HttpObject
 from virtoll.run.stage import Stage
 from virtoll.trial.treatment import Driven
 
-pytestmark = pytest.mark.timeout(1800)  # in the first of them ffmpeg is installed
-
 FILM = Film(2 * 10**9, 900_000)
 
 

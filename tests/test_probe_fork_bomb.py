@@ -90,7 +90,6 @@ def test_a_bomb_that_never_went_off_is_a_reason_and_no_zero() -> None:
 
 
 @pytest.mark.machine
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("platform", sliced.PLATFORMS)
 def test_each_slice_comes_to_its_own_limit_and_lives_on(lab: Lab, platform: str, tmp_path: Path) -> None:
     with sliced.place(lab, platform, tmp_path) as place:

@@ -242,7 +242,7 @@ def test_a_connection_that_is_lost_in_a_window_fails_that_trial_alone(virtoll: V
 def test_native_against_a_machine_of_ones_own(virtoll: Virtoll) -> None:
     """From file to report."""
     with virtoll.running() as process:
-        stdout, stderr = process.communicate(timeout=240)
+        stdout, stderr = process.communicate(timeout=1500)
     assert process.returncode in (0, 1), stdout + stderr
     mine, directory = virtoll.records(), virtoll.directory
     assert len(mine) == 2

@@ -34,7 +34,7 @@ from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
 from virtoll.services.red5 import Red5, Red5Settings
 from virtoll.services.vlc import Vlc
 
-pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]  # images are installed in the first of them
+pytestmark = pytest.mark.machine
 
 FILM = Film(2 * 10**9, 900_000)
 LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)

@@ -28,7 +28,7 @@ from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.services.janus import Janus, JanusSettings
 
-pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]  # the image is installed in the first of them
+pytestmark = pytest.mark.machine
 
 LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
 PLACES = {

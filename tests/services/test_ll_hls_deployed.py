@@ -26,7 +26,7 @@ from virtoll.platforms.native import Native
 from virtoll.services import daemon
 from virtoll.services.nginx_ll_hls import NginxLlHls, NginxLlHlsSettings
 
-pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]  # an image is installed in the first of them
+pytestmark = pytest.mark.machine
 
 SECOND = 10**9
 LIMITS = replace(contract.LIMITS, memory_bytes=256 * 1024**2, pids=64)
