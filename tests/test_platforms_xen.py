@@ -175,6 +175,27 @@ def test_a_panic_is_told_with_the_consoles_last_lines(store: Store, tmp_path: Pa
     assert store.domains() == {}
 
 
+def test_a_panic_before_the_domain_is_first_seen_is_told_with_the_consoles_last_lines(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.path / "guest").write_text("panics")
+    seen = iter((None,))
+
+    def late(host: LocalHost, name: str) -> int | None:
+        """The domain's number; the first who asks is answered when `xl` has ended, and as if before that."""
+        for nothing in seen:
+            while not (tmp_path / "instance/monitor.log").read_bytes().endswith(b"Exiting now\n"):
+                time.sleep(0.01)
+            time.sleep(0.2)
+            return nothing
+        return hosts_xen.domain_id(host, name)
+
+    monkeypatch.setattr(xen_dom0, "xen", SimpleNamespace(**{**vars(hosts_xen), "domain_id": late}))
+    with pytest.raises(PlatformError, match="no working init found"), deployed(tmp_path):
+        pass
+    assert store.domains() == {}
+
+
 def test_another_type_than_asked_for_is_refused(store: Store, tmp_path: Path) -> None:
     (store.path / "guest").write_text("other type")
     with pytest.raises(PlatformError, match="runs as HVM though PV was asked for"), deployed(tmp_path):

@@ -95,14 +95,17 @@ def created(lab: Lab, place: Groups, wanted: Domain, directory: Path) -> Iterato
 def appeared(host: Host, machine: Machine, name: str, log_fd: int) -> tuple[int, Console]:
     """The domain's number and its console, once `xl` has made it. PlatformError with xl's words else."""
     deadline = time.monotonic() + CREATE_LIMIT_S
-    while machine.is_running() and time.monotonic() < deadline:
+    while True:
+        runs = machine.is_running()  # looked at first: a domain that died meanwhile is still there, and its console
         domain = xen.domain_id(host, name)
         if domain is not None and (terminal := _terminal(host, domain)):
             return domain, _console(machine, terminal, log_fd)
+        if not runs or time.monotonic() >= deadline:
+            break
         time.sleep(_POLL_S)
-    how = "still at it" if machine.is_running() else f"exit code {machine.process.poll()}"
+    how = f"within {CREATE_LIMIT_S:g} s" if runs else f"and has ended with exit code {machine.process.poll()}"
     raise PlatformError(
-        f"xl has made no domain within {CREATE_LIMIT_S:g} s ({how}); {machine.last_words()}",
+        f"xl has made no domain {how}; {machine.last_words()}",
         where=str(machine.directory),
         remedy="where memory is short, boot Xen with dom0_mem=; /var/log/xen holds what Xen's scripts say",
     )
