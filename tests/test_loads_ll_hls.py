@@ -137,11 +137,14 @@ def test_too_few_parts_for_a_percentile_are_no_fault_of_the_clock() -> None:
     assert record.notes == []
 
 
-@pytest.mark.parametrize(("told", "late", "too_late"), [(True, 2, True), (True, 1, False), (False, 2, False)])
-def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: bool, late: int, too_late: bool) -> None:
-    """Though what was ahead of the play head kept all from stalling."""
+@pytest.mark.parametrize(
+    ("told", "late", "too_late"),
+    [("live_latency_ms", 2, True), ("live_latency_ms", 1, False), ("media_age_ms", 2, True), ("", 2, False)],
+)
+def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: str, late: int, too_late: bool) -> None:
+    """Though what was ahead of the play head kept all from stalling. By RTMP and RTSP the age alone is told."""
     counts = {"wakes": 100, "wakes_late": late, "stalls": 0}
-    values = {"live_latency_ms": 900.0} if told else {}
+    values = {told: 900.0} if told else {}
     window = Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values, counts=counts)
     assert proofs.read_too_late(window) is too_late
 

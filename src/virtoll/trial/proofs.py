@@ -23,6 +23,7 @@ from virtoll.record.model import (
     LATE_NS,
     LEAST_BEYOND,
     LIVE_LATENCY,
+    MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
     VIEW,
@@ -170,11 +171,12 @@ def _of_reading(notes: Notes, window: Window) -> None:
 
 
 def read_too_late(window: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it, and where live latency is told is older by that. Else
-    the lateness did no harm.
+    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older by that.
+    Else the lateness did no harm.
     """
     wakes, late, stalls = (window.counts.get(key, 0) for key in (WAKES, WAKES_LATE, "stalls"))
-    return (stalls > 0 or LIVE_LATENCY in window.values) and late > LATE_SHARE * wakes
+    tells_ages = MEDIA_AGE in window.values or LIVE_LATENCY in window.values
+    return (stalls > 0 or tells_ages) and late > LATE_SHARE * wakes
 
 
 def allowed_late(offered: int) -> int:
