@@ -171,7 +171,7 @@ def _of_reading(notes: Notes, window: Window) -> None:
 
 
 def read_too_late(window: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older by that.
+    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older.
     Else the lateness did no harm.
     """
     wakes, late, stalls = (window.counts.get(key, 0) for key in (WAKES, WAKES_LATE, "stalls"))
