@@ -274,6 +274,7 @@ def test_or_as_long_as_it_says_from_its_start_on(machine: Machine) -> None:
     load = CommandLoad(settings(elapsed=Reading(read=r"in (\d+) ms", times=0.001)))
     window = measured(machine, load, "did 5 in 2000 ms").window
     assert (window.start_ns, window.duration_ns) == (10**12, 2 * SECOND_NS)
+    assert window.until_ns == 10**12 + round(2.5 * SECOND_NS), "in rotation nobody else has a turn before"
     assert (window.cpu_span_ns, window.cpus, window.cpus_at_most) == (round(2.5 * SECOND_NS), 0.1, 0.125)
     with pytest.raises(TrialError, match=r"it says that 2000 s elapsed, and it ran for 2.5 s(?s:.*)times = 0.001"):
         measured(machine, CommandLoad(settings(elapsed=Reading(read=r"in (\d+)"))), "did 5 in 2000 ms")

@@ -25,7 +25,7 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.ll_hls_viewers import LlHlsViewersLoad, LlHlsViewersSettings
 from virtoll.offers import Http, LiveClip
-from virtoll.record.model import Arm, Plan, PlannedTrial, Window
+from virtoll.record.model import Arm, Measured, Plan, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
 from virtoll.report.findings import find
@@ -137,13 +137,32 @@ def test_too_few_parts_for_a_percentile_are_no_fault_of_the_clock() -> None:
     assert record.notes == []
 
 
-@pytest.mark.parametrize(("told", "late", "too_late"), [(True, 2, True), (True, 1, False), (False, 2, False)])
-def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: bool, late: int, too_late: bool) -> None:
-    """Though what was ahead of the play head kept all from stalling."""
+@pytest.mark.parametrize(
+    ("told", "late", "too_late"),
+    [("live_latency_ms", 2, True), ("live_latency_ms", 1, False), ("media_age_ms", 2, True), ("", 2, False)],
+)
+def test_who_looks_late_at_what_comes_tells_its_own_lateness_as_age(told: str, late: int, too_late: bool) -> None:
+    """Though what was ahead of the play head kept all from stalling. By RTMP and RTSP the age alone is told."""
     counts = {"wakes": 100, "wakes_late": late, "stalls": 0}
-    values = {"live_latency_ms": 900.0} if told else {}
+    values = {told: 900.0} if told else {}
     window = Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values, counts=counts)
     assert proofs.read_too_late(window) is too_late
+
+
+@pytest.mark.parametrize(("late", "held"), [(1, True), (3, False)])
+def test_also_in_rotation_where_all_windows_are_one(late: int, held: bool, tmp_path: Path) -> None:
+    """Which tells counts of them together, and no quantities."""
+    counts = {"wakes": 100, "stalls": 0}
+    windows = [
+        Window(start_ns=at, duration_ns=SECOND, work=1.0, values={"live_latency_ms": 900.0}, counts=told)
+        for at, told in ((0, counts | {"wakes_late": late}), (2 * SECOND, counts | {"wakes_late": 0}))
+    ]
+    measured = Measured(name="ll-hls-viewers", instrument="", unit="viewer-second", loop="open", windows=windows)
+    notes = Notes(tmp_path, lambda _: None)
+    proofs.of_generator(notes, measured, 1)
+    check = {check.name: check for check in notes.checks}["the generator read in time"]
+    assert check.passed is held
+    assert check.detail.startswith(f"{late} of 200 times")
 
 
 def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server: LiveServer) -> None:

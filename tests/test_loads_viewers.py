@@ -105,6 +105,21 @@ def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: MediaSe
     assert window.counts["body_bytes"] <= 3 * 32_000
 
 
+def test_who_still_waits_for_play_at_the_windows_end_keeps_all_watching_and_that_is_told(
+    client: Client, server: MediaServer
+) -> None:
+    """In rotation an arm is idle only when they have gone."""
+    server.manner = "silent"
+    measurement = drive(client, server.offer, time_limit_ns=1, patience_ns=SECOND // 2)
+    drain = startups(measurement).drain
+    assert drain is not None
+    assert (drain.under_way, drain.completed) == (3, 0)
+    assert measurement.window.until_ns == drain.end_ns > measurement.window.end_ns + SECOND // 4
+    server.manner = "ok"
+    window = drive(client, server.offer, time_limit_ns=2 * SECOND).window
+    assert window.until_ns == window.end_ns
+
+
 def test_paced_no_more_is_read_than_fits_ahead_and_unpaced_all_is(client: Client, server: MediaServer) -> None:
     """The clip is a minute of 8 kB/s: what is read of it does not depend on how fast the machine is."""
     asked: dict[str, Any] = {"clip_ns": 60 * SECOND, "viewers": 1, "time_limit_ns": SECOND}

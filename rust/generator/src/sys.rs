@@ -155,26 +155,53 @@ pub fn connect(address: &Address) -> io::Result<OwnedFd> {
 }
 
 /// The same, with at most so much kernel memory for what comes (the window that it offers is less); 0: as the kernel
-/// finds right.
+/// finds right. `receive_bytes_granted` tells whether it gives as much.
 pub fn connect_within(address: &Address, receive_bytes: u32) -> io::Result<OwnedFd> {
     let fd = tcp_socket(libc::SOCK_NONBLOCK)?;
-    if receive_bytes > 0 {
-        let half = (receive_bytes / 2).min(c_int::MAX as u32) as c_int; // the kernel doubles it (socket(7))
-        let length = size_of::<c_int>() as libc::socklen_t;
-        let value = (&raw const half).cast();
+    bound_receiving(&fd, receive_bytes)?;
+    begin_connect(&fd, address)?;
+    Ok(fd)
+}
+
+/// How much kernel memory for what comes a connection gets that asks for so much: without CAP_NET_ADMIN no more than
+/// net.core.rmem_max allows, and the kernel does not say so.
+pub fn receive_bytes_granted(receive_bytes: u32) -> io::Result<u32> {
+    let fd = tcp_socket(0)?;
+    bound_receiving(&fd, receive_bytes)?;
+    let (mut granted, mut length): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes a valid integer of the given size.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw mut granted).cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok(granted.max(0) as u32)
+}
+
+fn bound_receiving(fd: &OwnedFd, receive_bytes: u32) -> io::Result<()> {
+    if receive_bytes == 0 {
+        return Ok(());
+    }
+    let half = (receive_bytes / 2).min(c_int::MAX as u32) as c_int; // the kernel doubles it (socket(7))
+    let length = size_of::<c_int>() as libc::socklen_t;
+    let set = |option| {
         // SAFETY: the kernel reads a valid integer of the given size.
         check(unsafe {
             libc::setsockopt(
                 fd.as_raw_fd(),
                 libc::SOL_SOCKET,
-                libc::SO_RCVBUF,
-                value,
+                option,
+                (&raw const half).cast(),
                 length,
             )
-        })?;
-    }
-    begin_connect(&fd, address)?;
-    Ok(fd)
+        })
+    };
+    set(libc::SO_RCVBUFFORCE).or_else(|_| set(libc::SO_RCVBUF))?;
+    Ok(())
 }
 
 /// What is sent goes at once, and does not wait for what went before to be acknowledged.
@@ -384,6 +411,34 @@ mod tests {
         };
         assert_eq!(limit.rlim_cur, limit.rlim_max);
         assert!(limit.rlim_cur < 1 << 40);
+    }
+
+    #[test]
+    fn a_connection_gets_as_much_memory_as_it_asks_for_or_it_is_told() {
+        assert!(receive_bytes_granted(0).unwrap() > 0);
+        assert_eq!(receive_bytes_granted(65_536).unwrap(), 65_536);
+        let most: u32 = std::fs::read_to_string("/proc/sys/net/core/rmem_max")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        if most > 1 << 28 {
+            return; // more than is ever asked for
+        }
+        let socket = tcp_socket(0).unwrap();
+        let (one, length): (c_int, _) = (1, size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: the kernel reads a valid integer of the given size.
+        let may_force = check(unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVBUFFORCE,
+                (&raw const one).cast(),
+                length,
+            )
+        });
+        let granted = receive_bytes_granted(4 * most).unwrap();
+        assert_eq!(granted, if may_force.is_ok() { 4 } else { 2 } * most);
     }
 
     #[test]

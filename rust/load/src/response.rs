@@ -177,6 +177,7 @@ impl Response {
         let (status, http_1_1) = status_line(&text[..first_end])?;
         let mut fields = Fields {
             keep_alive: http_1_1,
+            closes: false,
             length: None,
             chunked: false,
         };
@@ -200,7 +201,7 @@ impl Response {
             return Ok(Some(at));
         }
         self.status = status;
-        self.keep_alive = fields.keep_alive;
+        self.keep_alive = fields.keep_alive && !fields.closes;
         self.state = match (status, fields.chunked, fields.length) {
             (204 | 304, _, _) => State::Done,
             (_, true, _) => State::ChunkSize {
@@ -283,6 +284,8 @@ impl Response {
 /// The header fields that decide where a body ends.
 struct Fields {
     keep_alive: bool,
+    /// It says so, whatever else it says of the connection (RFC 9112, 9.3).
+    closes: bool,
     length: Option<u64>,
     chunked: bool,
 }
@@ -305,10 +308,9 @@ impl Fields {
                 return Err("a Transfer-Encoding other than chunked");
             }
         } else if let Some(value) = field(line, b"connection") {
-            if value.eq_ignore_ascii_case(b"close") {
-                self.keep_alive = false;
-            } else if value.eq_ignore_ascii_case(b"keep-alive") {
-                self.keep_alive = true;
+            for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                self.closes |= option.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
             }
         }
         Ok(())

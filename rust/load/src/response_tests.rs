@@ -80,6 +80,18 @@ fn connection_header_and_version_decide_on_reuse() {
     assert!(keep_alive(
         b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n"
     ));
+    // A list of options: Apache httpd names its Upgrade there, too.
+    for closes in [
+        "Upgrade, close",
+        "close,Upgrade",
+        "keep-alive\r\nConnection: Close",
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\nConnection: {closes}\r\nContent-Length: 0\r\n\r\n");
+        assert!(!keep_alive(head.as_bytes()), "{closes}");
+    }
+    assert!(keep_alive(
+        b"HTTP/1.0 200 OK\r\nConnection: Upgrade, Keep-Alive\r\nContent-Length: 0\r\n\r\n"
+    ));
 }
 
 #[test]

@@ -175,6 +175,7 @@ class ProgramSession(Session):
             start_ns=start_ns,
             duration_ns=length_ns,
             work=figures.work,
+            until_ns=ended_ns,  # what it asks for behind its window is its turn still
             values=dict(figures.values),
             counts={INTENDED: due} if figures.failed is None and due is not None else {},
             events={} if figures.failed is None else {self.load.request: _events(figures, figures.failed, due)},

@@ -22,11 +22,11 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
 from virtoll.loads.conversation import conversing
 from virtoll.offers import Film, Offer
-from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
+from virtoll.record.model import MEDIA_AGE, VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
-AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
+AGE = MEDIA_AGE  # mean, of live media whose age was known when they came; nothing, where none was
 AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}
 STARTUP = "start-up"  # a join, and the wait until play begins
 
@@ -311,6 +311,7 @@ def measurement_of(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=window["media_ns"] / 1e9,
+        until_ns=window["end_ns"] if drain is None else drain["end_ns"],  # till then all watch on
         values=_values(window, settings.viewers) | values,
         counts={
             "body_bytes": window["media_bytes"],

@@ -63,8 +63,9 @@ VIEW = "view"  # the key of a window's events that are viewers who began to play
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
-# The key, in a window's values, of the age of what viewers played, which holds how late they looked at what came.
-LIVE_LATENCY = "live_latency_ms"
+# The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
+# late they looked at what came.
+MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
@@ -230,7 +231,7 @@ class Window(_Record):
     # Units done of all that was asked for in it, until the last ended at `until_ns`, where nothing was asked for
     # right before; None: it does not tell. What these cost is known whole, however they lie to the window's end.
     served: float | None = None
-    until_ns: int | None = None
+    until_ns: int | None = None  # of viewers: the last start-up's end, for which they are kept; of a program: its own
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"

@@ -23,6 +23,7 @@ from virtoll.record.model import (
     LATE_NS,
     LEAST_BEYOND,
     LIVE_LATENCY,
+    MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
     VIEW,
@@ -114,7 +115,7 @@ def of_generator(
         _of_offered(notes, measured)
         _of_schedule(notes, measured)
         if WAKES in window.counts:
-            _of_reading(notes, window)
+            _of_reading(notes, measured)
     if DROPPED in window.counts:
         dropped = window.counts[DROPPED]
         told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
@@ -162,19 +163,22 @@ def _of_schedule(notes: Notes, measured: Measured) -> None:
     notes.check(name, events.late <= allowed, detail)
 
 
-def _of_reading(notes: Notes, window: Window) -> None:
+def _of_reading(notes: Notes, measured: Measured) -> None:
     """See `read_too_late`."""
-    wakes, late, stalls = (window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
+    wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
-    notes.check("the generator read in time", not read_too_late(window) if wakes else None, told)
+    notes.check("the generator read in time", not read_too_late(*measured.windows) if wakes else None, told)
 
 
-def read_too_late(window: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it, and where live latency is told is older by that. Else
-    the lateness did no harm.
+def read_too_late(*windows: Window) -> bool:
+    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older.
+    Else the lateness did no harm.
     """
-    wakes, late, stalls = (window.counts.get(key, 0) for key in (WAKES, WAKES_LATE, "stalls"))
-    return (stalls > 0 or LIVE_LATENCY in window.values) and late > LATE_SHARE * wakes
+    wakes, late, stalls = (
+        sum(window.counts.get(key, 0) for window in windows) for key in (WAKES, WAKES_LATE, "stalls")
+    )
+    tells_ages = any(key in window.values for window in windows for key in (MEDIA_AGE, LIVE_LATENCY))
+    return (stalls > 0 or tells_ages) and late > LATE_SHARE * wakes
 
 
 def allowed_late(offered: int) -> int:

@@ -47,6 +47,18 @@ fn spec(address: SocketAddr) -> ViewSpec {
         .unwrap()
 }
 
+#[test]
+fn less_memory_for_what_comes_than_was_asked_for_is_told() {
+    for (receive_bytes, granted_bytes) in [(0, 87_380), (65_537, 65_536), (2, 2304)] {
+        assert!(is_enough(receive_bytes, granted_bytes).is_ok());
+    }
+    let Failed(why) = is_enough(8_388_608, 425_984).unwrap_err();
+    assert!(
+        why.contains("allows 425984") && why.contains("rmem_max=4194304"),
+        "{why}"
+    );
+}
+
 /// Whom it has served.
 #[derive(Default)]
 struct Server {

@@ -148,10 +148,28 @@ fn carried_out(
     say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let asked = spec.asked()?;
+    let granted = sys::receive_bytes_granted(spec.receive_bytes);
+    is_enough(
+        spec.receive_bytes,
+        granted.map_err(|error| Failed::own_limit(&error))?,
+    )?;
     let work = |seat: Seat<Task, Tally>| Worker::new(spec, &asked, seat)?.run();
     crew::at_work(spec.threads, &spec.cpus, work, |crew| {
         in_turn(spec, &asked, crew, orders, say)
     })
+}
+
+/// A viewer whose window is smaller than asked for would starve by our own doing.
+fn is_enough(receive_bytes: u32, granted_bytes: u32) -> Result<(), Failed> {
+    let asked_bytes = receive_bytes / 2 * 2;
+    if granted_bytes >= asked_bytes {
+        return Ok(());
+    }
+    Err(Failed(format!(
+        "a viewer is to have {asked_bytes} bytes of kernel memory for what comes (`receive`), and the generator's machine \
+         allows {granted_bytes}: run as root, or `sysctl net.core.rmem_max={}`, or ask for less",
+        asked_bytes / 2
+    )))
 }
 
 /// One order after another.
