@@ -202,6 +202,18 @@ def test_what_can_be_told_is_not_refused(settings: FlowSettings) -> None:
     assert Flow(settings).check(Limits()) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "windows_s"),
+    [
+        (FlowSettings(windows=4, time_ns=5 * 10**9), 20),
+        (FlowSettings(steps="5 Mbit/s, 0 bit/s, 10 Mbit/s", windows=9, time_ns=60 * 10**9), 180),
+        (FlowSettings(windows=2, packets=1000, size_bytes=125, rate_bit_per_s=10**6, other_rate_bit_per_s=10**5), 20),
+    ],
+)
+def test_how_long_it_takes_is_known_beforehand(settings: FlowSettings, windows_s: float) -> None:
+    assert settings.expected_s == pytest.approx(windows_s + 1.5)
+
+
 @pytest.mark.parametrize("probe", [Flow(), Ping()], ids=["flow", "ping"])
 def test_without_slices_it_is_refused(probe: Probe, place: Place) -> None:
     alone = Place(place.instance, place.client, [], place.another, place.slices[:1])

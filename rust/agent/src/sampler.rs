@@ -56,7 +56,11 @@ impl Sampler {
             let what = format!(
                 "{keep_ticks} ticks of {width} values do not fit {MOST_RING_VALUES} values"
             );
-            return failed(what, "", "sample more seldom ([monitor] rate), or for a shorter time");
+            return failed(
+                what,
+                "",
+                "sample more seldom ([monitor] rate), or for a shorter time",
+            );
         }
         let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
         let (asked, asks) = channel();

@@ -58,6 +58,16 @@ class FlowSettings(Timed):
     most_short_percent: float = within(0.5, least=0, most=100)
     patience_ns: int = within(10 * 10**9, least=1_000_000)
 
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its steps, or its windows by time or by the slower flow's datagrams."""
+        count = self.steps.count(",") + 1 if self.steps else self.windows
+        window_s = self.time_ns / 1e9
+        rates = [rate for rate in (self.rate_bit_per_s, self.other_rate_bit_per_s) if rate]
+        if self.packets is not None and rates:
+            window_s = self.packets * 8 * self.size_bytes / min(rates)
+        return count * window_s + self.warm_up_ns / 1e9 + 1
+
 
 class Flow(Probe):
     """From near to far in each slice, begun together; counted and stamped where it arrives."""
