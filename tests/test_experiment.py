@@ -203,10 +203,11 @@ class Stage:
         self.log.append("clock read")
         return "its clock"
 
-    def start(self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any) -> None:
-        """From now on it is watched."""
+    def start(self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, **told: Any) -> None:
+        """From now on it is watched; of a turn it is known how long at most."""
         assert clock == "its clock"
-        assert (rate_hz, inside_hz, dict(beside)) == (20, 1 if self.rounds else 20, {})
+        asked = {"inside_hz": 1, "lasts_s": 0.0} if self.rounds else {"inside_hz": 20, "lasts_s": 1800.0}
+        assert (rate_hz, told) == (20, {**asked, "beside": {}})
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def mark(self) -> None:
@@ -248,6 +249,7 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
+        monkeypatch.setattr(experiment, "trial_seconds", lambda *_: 1800.0)
         monkeypatch.setattr(limits, "of_limits", self.of_limits)
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
+from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples, Source
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
 from virtoll.fakes import FAKE_IMAGE
@@ -20,7 +22,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
-from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
+from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor
 from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
@@ -121,6 +123,28 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
     ours = [start + tick for tick in ticks]
     moved = _on_our_clock([theirs(t_ns) for t_ns in ours], reading(start), reading(start + 10**11))
     assert all(abs(found - true) <= 3 for found, true in zip(moved, ours, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "inside_s", "outside_s"), [(0.0, 900, 1350), (30.0, 900, 1350), (1800.0, 3600, 5400)]
+)
+def test_there_is_room_for_all_of_a_long_trial(
+    monkeypatch: pytest.MonkeyPatch, lasts_s: float, inside_s: float, outside_s: float
+) -> None:
+    """Samples that no longer fit are dropped, and void the trial when all of it is over."""
+    kept: list[float] = []
+
+    class Keeping:
+        def start_sampling(self, _sources: Sequence[Source], _rate_hz: float, *, keep_s: float = 900.0) -> None:
+            kept.append(keep_s)
+
+    monkeypatch.setattr(monitor, "outside_sources", lambda *_: [])
+    watching = Monitor(cast(Any, None))
+    watching._host_agent = cast(Any, Keeping())
+    accounting = Accounting("", Path("/nonexistent"))
+    instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
+    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), 10.0, lasts_s=lasts_s)
+    assert kept == [inside_s, outside_s]
 
 
 def test_missing_values_have_no_row() -> None:

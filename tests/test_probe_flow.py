@@ -174,11 +174,44 @@ def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
         (FlowSettings(steps="5 Mbit/s", packets=5), "leave them out"),
         (FlowSettings(rate_bit_per_s=None, packets=5), "20 Mbit/s"),
         (FlowSettings(protocol="tcp", trace=5), "udp"),
+        (FlowSettings(rate_bit_per_s=300_000_000, trace=50_000), "fewer arrivals"),
+        (FlowSettings(rate_bit_per_s=None, trace=50_000), "fewer arrivals"),
+        (FlowSettings(steps="5 Mbit/s, 200 Mbit/s", trace=1_000_000, time_ns=2 * 10**9), "fewer arrivals"),
+        (FlowSettings(packets=20_000, trace=50_000), "fewer arrivals"),
+        (FlowSettings(time_ns=10 * 10**9, series_ns=1_000_000), "a longer series"),
+        (FlowSettings(windows=1000, time_ns=100_000_000, series_ns=10_000_000), "fewer windows"),
     ],
 )
 def test_what_contradicts_itself_is_refused_beforehand(settings: FlowSettings, told: str) -> None:
     problems: list[Problem] = Flow(settings).check(Limits())
     assert [told in problem.remedy for problem in problems] == [True]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FlowSettings(),
+        FlowSettings(rate_bit_per_s=36_000_000, size_bytes=128, packets=10_000, trace=10_000),
+        FlowSettings(trace=1_000_000),  # and fewer are sent
+        FlowSettings(rate_bit_per_s=None, trace=35_000, other_rate_bit_per_s=0),
+        FlowSettings(packets=2, other_rate_bit_per_s=0),
+        FlowSettings(windows=100, time_ns=5 * 10**9),
+    ],
+)
+def test_what_can_be_told_is_not_refused(settings: FlowSettings) -> None:
+    assert Flow(settings).check(Limits()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "windows_s"),
+    [
+        (FlowSettings(windows=4, time_ns=5 * 10**9), 20),
+        (FlowSettings(steps="5 Mbit/s, 0 bit/s, 10 Mbit/s", windows=9, time_ns=60 * 10**9), 180),
+        (FlowSettings(windows=2, packets=1000, size_bytes=125, rate_bit_per_s=10**6, other_rate_bit_per_s=10**5), 20),
+    ],
+)
+def test_how_long_it_takes_is_known_beforehand(settings: FlowSettings, windows_s: float) -> None:
+    assert settings.expected_s == pytest.approx(windows_s + 1.5)
 
 
 @pytest.mark.parametrize("probe", [Flow(), Ping()], ids=["flow", "ping"])

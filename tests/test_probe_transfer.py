@@ -107,3 +107,9 @@ def test_the_channel_has_another_rate_for_as_long_as_it_is_asked_for(place: Plac
     assert max(window.values["throughput_mbit_per_s"] for window in usual.windows) > 9.0
     least_s = (SMALL.file_bytes - burst_bytes(9_000_000)) * 8 / 9e6
     assert slow.windows[0].values["session_s"] >= least_s  # whatever else the machine does
+
+
+def test_a_slower_channel_takes_longer() -> None:
+    one = TransferSettings(file_bytes=10**9, windows=3, rate_bit_per_s=10 * 10**6)
+    assert one.expected_s == pytest.approx(3 * (800 + 0.5) + 2)
+    assert TransferSettings(file_bytes=10**9).expected_s == pytest.approx(3 * (8e9 / 36e6 + 0.5) + 2)

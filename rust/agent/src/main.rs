@@ -8,6 +8,7 @@ mod channel;
 mod children;
 mod crowd;
 mod describe;
+mod devices;
 mod disk;
 mod exec;
 mod facts;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use virtoll_wire::protocol::{Answer, Clock, Kind, Samples, Source, Unreadable};
 
 use crate::agent::{done, failed, Outcome};
+use crate::devices::Devices;
 use crate::parse::{counters, parse, summed, MISSING, MOST_COUNTERS};
 use crate::paths;
 use crate::threads::Threads;
@@ -55,7 +56,11 @@ impl Sampler {
             let what = format!(
                 "{keep_ticks} ticks of {width} values do not fit {MOST_RING_VALUES} values"
             );
-            return failed(what, "", "keep fewer ticks or sample fewer sources");
+            return failed(
+                what,
+                "",
+                "sample more seldom ([monitor] rate), or for a shorter time",
+            );
         }
         let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
         let (asked, asks) = channel();
@@ -107,6 +112,7 @@ struct Reader {
     kept: Vec<usize>,
     /// What was summed over at the start. Without one of them a sum is no continuation: then it is missing.
     parts: Vec<String>,
+    devices: Devices,
 }
 
 enum Origin {
@@ -129,6 +135,7 @@ impl Reader {
             origin,
             kept: Vec::new(),
             parts: Vec::new(),
+            devices: Devices::default(),
         };
         let values = reader.read(text).map_err(|error| error.to_string())?;
         let parts = summed(reader.source.kind, &reader.source.only, text);
@@ -161,6 +168,9 @@ impl Reader {
             Origin::File(file) => {
                 read_whole(file, text)?;
                 let Source { kind, only, .. } = &self.source;
+                if matches!(kind, Kind::Blkio | Kind::IoStat) {
+                    self.devices.booked_once(text);
+                }
                 let now = summed(*kind, only, text);
                 if self.parts.iter().all(|part| now.contains(&part.as_str())) {
                     parse(*kind, only, text, known);

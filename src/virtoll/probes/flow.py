@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from virtoll.agent.client import MOST_TOLD_BYTES
 from virtoll.errors import AgentError, Problem
 from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
@@ -16,7 +18,7 @@ from virtoll.probes.fork_bomb import jain
 from virtoll.record.model import Quantity, Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
-from virtoll.units import parse_bit_rate, within
+from virtoll.units import format_bytes, parse_bit_rate, within
 
 _QUANTITIES = {
     "throughput_mbit_per_s": Quantity("Throughput of a flow", "Mbit/s", "more"),
@@ -31,6 +33,7 @@ _QUANTITIES = {
     "interdeparture_sd_us": Quantity("Variation of the time between departures", "us", None),
 }
 _OWN = ("throughput_mbit_per_s", "throughput_sd_mbit_per_s", "offered_mbit_per_s", "lost_percent", "jitter_us")
+_ROW_BYTES, _WINDOW_BYTES, _REST_BYTES = 26, 540, 16 * 1024  # of a report: a row of a series, a window, all else
 _LEAST_BYTES = 32  # a datagram says which it is; rust/probe/src/flow/wire.rs
 _SLICES = 2
 
@@ -55,6 +58,16 @@ class FlowSettings(Timed):
     most_short_percent: float = within(0.5, least=0, most=100)
     patience_ns: int = within(10 * 10**9, least=1_000_000)
 
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its steps, or its windows by time or by the slower flow's datagrams."""
+        count = self.steps.count(",") + 1 if self.steps else self.windows
+        window_s = self.time_ns / 1e9
+        rates = [rate for rate in (self.rate_bit_per_s, self.other_rate_bit_per_s) if rate]
+        if self.packets is not None and rates:
+            window_s = self.packets * 8 * self.size_bytes / min(rates)
+        return count * window_s + self.warm_up_ns / 1e9 + 1
+
 
 class Flow(Probe):
     """From near to far in each slice, begun together; counted and stamped where it arrives."""
@@ -73,7 +86,7 @@ class Flow(Probe):
     settings: FlowSettings
 
     def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
-        """What contradicts itself."""
+        """What contradicts itself, and what is more than can be told."""
         settings = self.settings
         where = f"probe {self.name}"
         problems = []
@@ -87,6 +100,12 @@ class Flow(Probe):
             problems.append(Problem("steps and packets need a rate", where, 'give it one: rate = "20 Mbit/s"'))
         if settings.protocol == "tcp" and settings.trace:
             problems.append(Problem("a stream has no datagrams to trace", f"{where}, trace", 'protocol = "udp"'))
+        if not problems and (told_bytes := _told_bytes(settings, steps)) > MOST_TOLD_BYTES:
+            what = (
+                f"a report of about {format_bytes(told_bytes)}, and an instance tells {format_bytes(MOST_TOLD_BYTES)}"
+            )
+            remedy = "keep fewer arrivals (trace), or take a longer series, fewer windows, or a shorter time"
+            problems.append(Problem(what, where, remedy))
         return problems
 
     def run(self, place: Place) -> ProbeResult:
@@ -158,6 +177,24 @@ class Flow(Probe):
 def _steps(settings: FlowSettings) -> list[int]:
     """Rates in bit/s; ValueError says what is none."""
     return [parse_bit_rate(word) for word in settings.steps.split(",")] if settings.steps else []
+
+
+def _told_bytes(settings: FlowSettings, steps: Sequence[int]) -> float:
+    """How long a slice's report is, the longer one's: hardly less. The agent tells it whole, or not at all."""
+    count, own, other = len(steps) or settings.windows, settings.rate_bit_per_s, settings.other_rate_bit_per_s
+
+    def told_bytes(rates: Sequence[int | None]) -> float:
+        bits, packets = 8 * settings.size_bytes, settings.packets
+        if packets is None:
+            seconds = len(rates) * settings.time_ns / 1e9
+            sent = sum(math.inf if rate is None else rate * settings.time_ns / 1e9 / bits for rate in rates)
+        else:
+            seconds = sum(packets * bits / rate for rate in rates if rate)
+            sent = packets * len(rates)
+        series = 2 * (seconds * 1e9 + settings.warm_up_ns) / settings.series_ns
+        return _ROW_BYTES * (min(settings.trace, sent) + series) + _WINDOW_BYTES * len(rates) + _REST_BYTES
+
+    return max(told_bytes([own] * count), told_bytes(list(steps) or [own if other is None else other] * count))
 
 
 def _work(told: Sequence[sliced.Told], window: int) -> float:

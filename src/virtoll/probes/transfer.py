@@ -52,8 +52,8 @@ class TransferSettings:
 
     @property
     def expected_s(self) -> float:
-        """About how long it takes over the papers' channel of 36 Mbit/s."""
-        return self.windows * (self.file_bytes * 8 / 36e6 + 0.5) + 2
+        """About how long it takes over a channel of its ``rate``, or of the papers' 36 Mbit/s."""
+        return self.windows * (self.file_bytes * 8 / (self.rate_bit_per_s or 36e6) + 0.5) + 2
 
 
 class Transfer(Probe):

@@ -138,14 +138,15 @@ def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) 
     """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead; and of each
     neighbour's.
     """
-    trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
+    trials_s = sum(trial_seconds(study, condition) for condition in deployment.trials)
     neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
     servers = [len(others(study, condition)) for condition in deployment.trials]
     starts_s = _READY_S * sum(count > 0 for count in servers)
     return trials_s + starts_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE + sum(servers))
 
 
-def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+def trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+    """A generous estimate of the time of its windows, its warm-up, and what it waits for in between."""
     if PROBE in condition:
         return study.case(condition).expected_s
     values = study.values(condition)

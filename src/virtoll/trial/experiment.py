@@ -33,6 +33,7 @@ from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
+from virtoll.study.plan import trial_seconds
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.company import company
 from virtoll.trial.deployer import Deployer
@@ -274,6 +275,7 @@ class LabExperiment:
                     inside=subject.seen_inside,
                     inside_hz=treatment.inside_rate_per_s,
                     beside=subject.beside,
+                    lasts_s=0.0 if treatment.rotation is not None else trial_seconds(self.study, trial.condition),
                 )
                 told = yield from self._windows(instance, subject, treatment, begin, notes)
             # The hogs are gone: what was seen is asked for of an agent that has its CPUs to itself.

@@ -14,12 +14,21 @@ pub struct Device {
 
 impl Device {
     /// The disk with this device number (st_dev). None where there is none (an overlay has only a number), where it
-    /// has no write cache to flush, where it is made of others, which count in its place, or where /sys is missing.
+    /// has no write cache to flush, where it is made of others, which count in its place, where it counts none itself,
+    /// or where /sys is missing.
     pub fn of(number: u64) -> Option<Device> {
         let (major, minor) = (libc::major(number), libc::minor(number));
-        let mut directory = Path::new(DEVICES).join(format!("{major}:{minor}"));
+        Device::at(Path::new(DEVICES).join(format!("{major}:{minor}")))
+    }
+
+    fn at(mut directory: PathBuf) -> Option<Device> {
         if directory.join("partition").exists() {
             directory = fs::canonicalize(&directory).ok()?.parent()?.to_owned();
+        }
+        // Flushes are counted where requests are queued. What hands on whole bios counts none, and its number stands at
+        // 0: the head of an NVMe disk with several paths, above all (op_stat_group of linux/blk_types.h).
+        if !directory.join("mq").exists() {
+            return None;
         }
         let cache = fs::read_to_string(directory.join("queue/write_cache")).ok()?;
         let is_made_of_others =
@@ -52,6 +61,23 @@ mod tests {
             flushes("393 129 20586 20 58135 0 472232 551 0 80 572"),
             None
         );
+    }
+
+    #[test]
+    fn a_disk_that_counts_no_flushes_proves_nothing() {
+        let sys = crate::names::Directory::new();
+        let (disk, partition) = (sys.0.join("disk"), sys.0.join("disk/partition1"));
+        fs::create_dir_all(&partition).unwrap();
+        fs::create_dir(disk.join("queue")).unwrap();
+        fs::write(disk.join("queue/write_cache"), "write back\n").unwrap();
+        fs::write(disk.join("stat"), "0 ".repeat(17)).unwrap();
+        fs::write(partition.join("partition"), "1\n").unwrap();
+        let counts = || {
+            [&disk, &partition].map(|at| Device::at(at.clone()).and_then(|device| device.flushes()))
+        };
+        assert_eq!(counts(), [None; 2], "of whole bios");
+        fs::create_dir(disk.join("mq")).unwrap();
+        assert_eq!(counts(), [Some(0); 2], "of requests");
     }
 
     #[test]

@@ -37,19 +37,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     if !arguments.are_right() {
         return Ok(report);
     }
-    let mut journal = Journal {
-        file: TestFile::create(&directory, false)?,
-        pattern: Pattern::new(record_bytes as usize)?,
-        written: Vec::with_capacity((file_bytes / record_bytes) as usize),
-        records: file_bytes / record_bytes,
-        record_bytes,
-        data_only,
-        appends,
-        next: 0,
-        generation: 0,
-        latencies: Latencies::default(),
-        syncs: 0,
-    };
+    let mut journal = Journal::new(&directory, record_bytes, file_bytes / record_bytes, appends)?;
+    journal.data_only = data_only;
     journal.prepare()?;
     let device = journal.file.device();
     let flushes_before = device.as_ref().and_then(Device::flushes);
@@ -103,6 +92,28 @@ struct Journal {
 }
 
 impl Journal {
+    /// An empty one. What overwrites the file first is not what lies there: a write that is lost then shows.
+    fn new(
+        directory: &str,
+        record_bytes: u64,
+        records: u64,
+        appends: bool,
+    ) -> Result<Journal, Failed> {
+        Ok(Journal {
+            file: TestFile::create(directory, false)?,
+            pattern: Pattern::new(record_bytes as usize)?,
+            written: Vec::with_capacity(records as usize),
+            records,
+            record_bytes,
+            data_only: true,
+            appends,
+            next: 0,
+            generation: u8::from(!appends),
+            latencies: Latencies::default(),
+            syncs: 0,
+        })
+    }
+
     /// The whole file, where records are to be overwritten.
     fn prepare(&mut self) -> Result<(), Failed> {
         if !self.appends {
@@ -193,6 +204,27 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How many records of the file are not what they should be.
+    fn different(journal: &Journal) -> u64 {
+        let (pattern, written) = (&journal.pattern, &journal.written);
+        let read = read_back(&journal.file, pattern, written, journal.record_bytes);
+        read.unwrap().0
+    }
+
+    #[test]
+    fn an_overwrite_that_is_lost_is_seen_in_the_first_round_too() {
+        let directory = crate::names::Directory::new();
+        let mut journal = Journal::new(&directory.text(), 4096, 4, false).unwrap();
+        journal.prepare().unwrap();
+        assert_eq!(different(&journal), 0);
+        let found = journal.pattern.record(0, 4096).to_vec();
+        journal.append().unwrap();
+        journal.append().unwrap();
+        assert_eq!(different(&journal), 0);
+        journal.file.prepare(&found, 4096).unwrap(); // as if the second had never been written
+        assert_eq!(different(&journal), 1);
+    }
 
     #[test]
     fn a_count_of_flushes_that_fell_is_no_count() {
