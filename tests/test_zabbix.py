@@ -92,6 +92,18 @@ def test_nothing_reaches_over_what_was_not_seen(tmp_path: Path) -> None:
     assert [(round(at, 3), value) for _, _, at, value in told(run)] == [(0.4, 100), (60.4, 100)]
 
 
+def test_looking_once_a_second_is_looking_all_the_time(tmp_path: Path) -> None:
+    """`monitor.rate` may be 1 /s; an instance's clock is a little slow, and samples come some microseconds late."""
+    run = written(tmp_path)
+    at_s = [at * 1.00005 + 20e-6 * (at % 3) for at in range(1, 12)]
+    used = {("instance", "cpu.usage_ns"): lambda t: t * 0.5e9, ("instance", "memory.usage_bytes"): lambda _t: 5}
+    sampled(run, "outside", used, [*at_s, 31.0, 32.0])
+    values = told(run)
+    for key, value in (("virtoll.cpu.util[host]", 50), ("virtoll.memory.used[host]", 5)):
+        mine = {round(at): each for _, name, at, each in values if name == key}
+        assert mine == dict.fromkeys([*range(2, 12), 32], pytest.approx(value, rel=1e-3))
+
+
 def test_arms_of_a_turn_are_told_at_their_own_times(tmp_path: Path) -> None:
     """All trials of a turn begin at once; the first phase of each but one waits until those before it are deployed."""
     run, other = written(tmp_path), 30.0

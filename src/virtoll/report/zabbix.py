@@ -26,6 +26,7 @@ from virtoll.record.model import SERVER, TrialRecord
 
 STEP_NS = 10**9  # between two values of a series, at the least
 _APART_NS = 10**9  # samples farther apart belong to two stretches: in between nobody looked
+_SELDOM = 1.5  # times as far as samples usually are: of one a second no two are a second apart to the nanosecond
 _TOGETHER_NS = 10 * 10**9  # trials of a turn that began farther apart are of two goes: virtoll was killed in the first
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z_. -]+")  # of a host, by Zabbix's manual
@@ -141,7 +142,9 @@ def _seconds(series: Series, first: int, last: int) -> float:
 
 def _steps(series: Series) -> Iterator[tuple[int, int]]:
     """Pairs of samples a step apart; of a stretch shorter than that its ends. None reaches over what was not seen."""
-    cuts = np.flatnonzero(np.diff(series.t_ns) > _APART_NS) + 1
+    apart_ns = np.diff(series.t_ns)
+    most_ns = max(_APART_NS, _SELDOM * float(np.median(apart_ns))) if len(apart_ns) else _APART_NS
+    cuts = np.flatnonzero(apart_ns > most_ns) + 1
     for stretch in np.split(np.arange(len(series.t_ns)), cuts):
         first, told = int(stretch[0]), False
         for at in stretch[1:].tolist():
