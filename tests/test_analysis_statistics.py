@@ -18,6 +18,7 @@ from virtoll.analysis.ratios import Row, judge_family, over_conditions
 from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 from virtoll.record.rules import Decide
+from virtoll.report.words import times
 
 _METRICS = load_metrics("request")
 RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
@@ -313,3 +314,12 @@ def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAny
     assert rule.half_width(dataclasses.replace(plain, spread_of=10)) == pytest.approx(rule.half_width(plain))
     assert rule.half_width(dataclasses.replace(plain, spread_of=2.4)) > 2 * rule.half_width(plain)
     assert rule.half_width(dataclasses.replace(plain, n=3, spread_of=2.4)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(1.9, ""), (2.0, "2 × slower"), (13.2, "13 × slower"), (99.7, "100 × slower")]
+)
+def test_how_many_times_slower_has_no_exponent(factor: float, words: str) -> None:
+    summary = Summary(-math.log(factor), 0.001, 5)
+    (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 1)], 0.03, "")
+    assert times(toll) == words
