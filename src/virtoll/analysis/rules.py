@@ -246,11 +246,13 @@ def rule_of(plan: Plan) -> Rule:
     return AtAnyTime() if plan.extended else FIXED
 
 
-def with_pilots_spread(whole: Summary, pilot: Summary | None) -> Summary:
-    """The mean of all blocks, with the spread of the pilot's; nan where that has none."""
+def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> Summary:
+    """The mean of all blocks, with the spread of the pilot's, which are so large a ``share`` of all; nan where that has
+    none.
+    """
     if pilot is None or pilot.n < 2:
         return replace(whole, error=math.nan)
-    return replace(whole, error=pilot.deviation / math.sqrt(whole.n), spread_of=pilot.freedom + 1)
+    return replace(whole, error=pilot.error * math.sqrt(share), spread_of=pilot.freedom + 1)
 
 
 def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:
