@@ -239,3 +239,15 @@ def test_cross_checks_go_by_the_rule_in_force(tmp_path: Path) -> None:
     assert ruled.ratio is not None
     assert ruled.ratio.high != plain.ratio.high
     assert "always-valid" in ruled.ratio.method
+
+
+def test_cross_checks_of_several_hosts_are_means_over_hosts_as_all_values_are(tmp_path: Path) -> None:
+    recipe = Recipe(probes={"linpack": PROBES["linpack"]}, blocks=10, instruments={"linpack": ("other", 1.0)})
+    run = read_run(write_programme(tmp_path / "r", recipe))
+    trials = [trial.model_copy(update={"host": f"node{(trial.block - 1) // 2}"}) for trial in run.plan.trials]
+    run = replace(run, plan=run.plan.model_copy(update={"trials": trials}))
+    matrix = build_matrix(run, measure_all(run))
+    check = cross_checks(matrix)[0]
+    assert check.ours == matrix.absolute(check.metric.name, NATIVE, check.condition)
+    assert check.theirs is not None
+    assert check.theirs.n == 5

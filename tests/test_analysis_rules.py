@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from made_up_studies import METRIC
 from synthetic import DOCKER, KVM, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
@@ -95,6 +96,18 @@ def test_steins_interval_covers_where_the_pilot_lacks_a_condition() -> None:
         covered += bool(rule.lacks(summary)) or abs(summary.mean) <= rule.half_width(summary)
     assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
     assert over_conditions(logs) is not None
+
+
+@pytest.mark.parametrize("of_block", [0.0, 0.03])
+def test_steins_interval_covers_where_a_condition_is_lost_after_the_pilot(of_block: float) -> None:
+    rule, rng, covered, runs = TwoStage(Precision(half_width=0.02, pilot=8, most=40)), np.random.default_rng(6), 0, 1000
+    for _ in range(runs):
+        logs = rng.normal(0, 0.03, (40, 2)) + rng.normal(0, of_block, (40, 1))
+        logs[8:, 1] = np.nan
+        summary = summary_under(rule, logs)
+        assert summary is not None
+        covered += abs(summary.mean) <= rule.half_width(summary)
+    assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
 
 
 def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:

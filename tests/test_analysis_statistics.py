@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -14,7 +15,10 @@ from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
+from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
+from virtoll.record.rules import Decide
+from virtoll.report.words import times
 
 _METRICS = load_metrics("request")
 RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
@@ -287,3 +291,35 @@ def test_decimals_follow_the_interval() -> None:
     assert interval_words(2.24, 0.61, 3.88) == "2.2 % [0.6, 3.9]"
     assert interval_words(1233.3, 1233.1, 1233.5) == "1,233 % [1,233, 1,234]"
     assert decimals(1.0, 5.0) == 1
+
+
+@pytest.mark.parametrize("counts", [(10, 2), (20, 3), (14, 14, 14, 2), (20, 2, 20, 20)])
+@pytest.mark.parametrize("of_block", [0.0, 0.03])
+def test_a_condition_that_few_blocks_hold_leaves_intervals_true(counts: tuple[int, ...], of_block: float) -> None:
+    rng = np.random.default_rng(sum(counts))
+    held, blocks = [], max(counts)
+    for _ in range(2000):
+        table = rng.normal(0, 0.03, (blocks, len(counts))) + rng.normal(0, of_block, (blocks, 1))
+        for condition, count in enumerate(counts):
+            table[rng.permutation(blocks)[count:], condition] = math.nan
+        summary = over_conditions(table)
+        assert summary is not None
+        held.append(abs(summary.mean) <= summary.half_width())
+    assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
+
+
+@pytest.mark.parametrize("rule", [Sequential(Decide(margin=0.05, looks=tuple(range(4, 21)))), AtAnyTime()])
+def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAnyTime) -> None:
+    plain = Summary(0.0, 0.01, 10)
+    assert rule.half_width(dataclasses.replace(plain, spread_of=10)) == pytest.approx(rule.half_width(plain))
+    assert rule.half_width(dataclasses.replace(plain, spread_of=2.4)) > 2 * rule.half_width(plain)
+    assert rule.half_width(dataclasses.replace(plain, n=3, spread_of=2.4)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(1.9, ""), (2.0, "2 × slower"), (13.2, "13 × slower"), (99.7, "100 × slower")]
+)
+def test_how_many_times_slower_has_no_exponent(factor: float, words: str) -> None:
+    summary = Summary(-math.log(factor), 0.001, 5)
+    (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 1)], 0.03, "")
+    assert times(toll) == words

@@ -22,6 +22,7 @@ from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
+from virtoll.report.sections.isolation import Protection
 from virtoll.study.file import read_study
 
 pytestmark = pytest.mark.usefixtures("helped")
@@ -233,6 +234,15 @@ def test_blocks_in_which_requests_timed_out_do_not_leave_the_others_to_decide(tm
     assert lines(found)[1] == "p99 unanswered in 1 of 3"
 
 
+def test_blocks_in_which_requests_timed_out_beside_the_polite_one_do_not_either(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    with_one_of(run, run_of(tmp_path / "other", harms={"polite": FakeHarm(kept=0.96)}, quick=True), "polite")
+    found = exposure(find(run).isolation, "native", "cpu")
+    assert (found.tolls["p99_rise"].ratio, found.kind) == (None, "unsure")
+    assert found.tolls["p99_rise"].verdict.words == "no ratio: in 1 pair it lies among what failed"
+    assert exposure(find(run).isolation, "lxc", "cpu").kind == "same"
+
+
 def test_a_percentile_is_unanswered_though_the_report_is_given_in_another(tmp_path: Path) -> None:
     """Where most lost it, all are told in p90; what was lost in p99 is no protection all the same."""
     harms = {name: FakeHarm(kept=0.96) for name in ("polite", *HARMS)}
@@ -328,6 +338,13 @@ def test_the_report_says_that_what_else_varies_has_victims_of_its_own(findings: 
     varied = replace(findings.run, study={**study, "factors": {**study["factors"], "limits.vcpus": [1, 2]}})
     told = method.one_observation(replace(findings, run=varied))
     assert "deploys each arm's victim once under each condition (limits.vcpus), in random order" in told
+
+
+def test_the_method_says_which_percentiles_hold_what_was_not_answered(findings: Findings) -> None:
+    """docs/ISOLATION.md: those of a stretch are of all its requests, those of the course's of the answered ones."""
+    (told,) = (item for item in Protection().method(findings) if item.startswith("**Goodput counts"))
+    assert "Percentiles are of all of these, a request without an answer slower than any" in told
+    assert "Those of the course's tenths of a second are of the answered ones" in told
 
 
 def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> None:

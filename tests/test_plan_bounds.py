@@ -151,6 +151,26 @@ def test_deployments_of_one_block_are_one_observation() -> None:
     assert size([*alike(100), *alike(100)], HOST).blocks == 4
 
 
+def test_what_is_answered_after_a_window_takes_none_of_its_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of what a window asked for is answered after its end, and is in the CPU time that is known of it."""
+
+    def half(record: dict[str, Any]) -> None:
+        (window,) = record["measured"]["windows"]
+        whole_ns, work = window["duration_ns"], window["work"]
+        window |= {"duration_ns": whole_ns // 2, "work": work / 2}
+        window |= {"served": work, "until_ns": window["start_ns"] + whole_ns}
+
+    recipe = Recipe(arms=(NATIVE, DOCKER), factors={"load.connections": [1, 32]}, blocks=4, requests=2000)
+    made = altered(write_run(tmp_path / "run", recipe), half)
+    study = (made / "study.json").read_text()
+    (made / "study.json").write_text(study.replace('"limits.vcpus": 1', '"limits.vcpus": 4'))
+    told = planned(capsys, str(made), "--users", "100", "--objective", "p99 < 10 ms")
+    assert told["native+host"]["carried"]["value"] == pytest.approx(1)
+    assert told["native+host"]["cpus"]["value"] == pytest.approx(0.95, rel=0.05)
+
+
 def law(contention: float, crosstalk: float) -> scaling.Law:
     none = (1.0, 1.0, 1.0)
     return scaling.Law(100, contention, crosstalk, (4.0, 8, 16, 32), 0.0, 64.0, none, none)

@@ -419,3 +419,20 @@ def test_a_guests_words_are_no_formula_of_a_spreadsheet(run_directory: Path) -> 
         (row,) = csv.DictReader(io.StringIO(trials_csv(replace(findings, matrix=matrix))))
         assert row["reason"] == f"'{said}"
         assert row["trial"] == trial.record.trial.id
+
+
+@pytest.mark.parametrize("said", ["=HYPERLINK(1)", "+HYPERLINK(1)", "-1+HYPERLINK(1)", "@SUM(1)", "-2|cmd"])
+def test_a_guests_words_are_no_formula_in_any_table(said: str) -> None:
+    table = Table(
+        "audit", "All", ("", "docker"), ((Cell("Kernel"), Cell(said)), (Cell("Seccomp"), Cell("no", "", said)))
+    )
+    (kernel, seccomp) = csv.DictReader(io.StringIO(table.csv()))
+    assert (kernel["docker"], seccomp["docker"]) == (f"'{said}", f"no ({said})")
+
+
+def test_a_change_is_no_formula_and_a_cell_one_line() -> None:
+    printed = ("-0.3 % [-0.5, -0.1]", "+12 ± 3 % (ratio to native 1.12)", "-1,024", "-0.5 ± 0.2")
+    table = Table("changes", "All", ("a", "b", "c", "d"), (tuple(map(Cell, printed)),))
+    assert tuple(next(csv.reader(io.StringIO(table.csv().partition("\n")[2])))) == printed
+    split = Table("audit", "All", ("a", "b"), ((Cell("x\n\n<b>y</b>"), Cell("z|")),))
+    assert r"| x  <b>y</b> | z\| |" in split.markdown().splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -24,10 +25,18 @@ def written(directory: Path) -> Path:
     return write_run(directory / "run", Recipe(arms=ARMS, blocks=2, bulk=False))
 
 
-def sampled(run: Path, side: str, counters: dict[tuple[str, str], Callable[[float], float]], at_s: list[float]) -> None:
-    """Samples of the first trial, so long after it began."""
-    record = read_run(run).records[0]
-    begun_ns = min(phase.start_ns for phase in record.phases)
+def sampled(
+    run: Path,
+    side: str,
+    counters: dict[tuple[str, str], Callable[[float], float]],
+    at_s: list[float],
+    *,
+    number: int = 0,
+    since_ns: int | None = None,
+) -> None:
+    """Samples of a trial (the first), so long after it began, or after a time of the monotonic clock."""
+    record = read_run(run).records[number]
+    begun_ns = min(phase.start_ns for phase in record.phases) if since_ns is None else since_ns
     rows = [
         (begun_ns + round(t * SECOND), source, counter, round(value(t)))
         for (source, counter), value in counters.items()
@@ -81,6 +90,33 @@ def test_nothing_reaches_over_what_was_not_seen(tmp_path: Path) -> None:
     used = {("instance", "cpu.usage_ns"): lambda t: (t if t < 50 else t - 50) * 1e9}
     sampled(run, "outside", used, turns)
     assert [(round(at, 3), value) for _, _, at, value in told(run)] == [(0.4, 100), (60.4, 100)]
+
+
+def test_looking_once_a_second_is_looking_all_the_time(tmp_path: Path) -> None:
+    """`monitor.rate` may be 1 /s; an instance's clock is a little slow, and samples come some microseconds late."""
+    run = written(tmp_path)
+    at_s = [at * 1.00005 + 20e-6 * (at % 3) for at in range(1, 12)]
+    used = {("instance", "cpu.usage_ns"): lambda t: t * 0.5e9, ("instance", "memory.usage_bytes"): lambda _t: 5}
+    sampled(run, "outside", used, [*at_s, 31.0, 32.0])
+    values = told(run)
+    for key, value in (("virtoll.cpu.util[host]", 50), ("virtoll.memory.used[host]", 5)):
+        mine = {round(at): each for _, name, at, each in values if name == key}
+        assert mine == dict.fromkeys([*range(2, 12), 32], pytest.approx(value, rel=1e-3))
+
+
+def test_arms_of_a_turn_are_told_at_their_own_times(tmp_path: Path) -> None:
+    """All trials of a turn begin at once; the first phase of each but one waits until those before it are deployed."""
+    run, other = written(tmp_path), 30.0
+    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    for at, record in enumerate(lines[:2]):
+        record["trial"]["turn"] = "b01-r0001"
+        for phase, begun_s in zip(record["phases"], (other * at, other * at + 5), strict=True):
+            phase["start_ns"] = 10**12 + round(begun_s * SECOND)
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lines))
+    at_once = {("instance", "memory.usage_bytes"): lambda _t: 5}
+    for number in (0, 1):
+        sampled(run, "outside", at_once, [100.0, 101.0], number=number, since_ns=10**12)
+    assert [round(at, 3) for _, _, at, _ in told(run)] == [101, 101]
 
 
 def test_hosts_have_names_that_zabbix_takes_and_each_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from virtoll.analysis.server import Carried, carried, carried_by, deployments
 from virtoll.analysis.sizing import Deployment
 from virtoll.analysis.usage import of_one_level
 from virtoll.record.knee import Objective
-from virtoll.record.model import LEVEL, Arm
+from virtoll.record.model import LEVEL, Arm, Window
 
 # The settings of loads that are numbers of users, in the order in which they are looked for.
 CONNECTIONS = "load.connections"
@@ -73,14 +73,18 @@ def _at_its_knee(cell: TrialMetrics, matrix: Matrix) -> Deployment:
     assert measured.knee is not None
     at = [window.at for window in measured.windows]
     deciding = [measured.windows[number] for number in measured.knee.deciding(at, measured.knee.lower)]
-    seconds = sum(window.duration_ns for window in deciding) / 1e9
-    return _deployment(cell, cell.values[KNEE], _cpus(cell, seconds), matrix)
+    return _deployment(cell, cell.values[KNEE], _cpus(cell, deciding), matrix)
 
 
-def _cpus(cell: TrialMetrics, seconds: float) -> float | None:
-    """CPUs used over so many seconds of windows; None where it was not sampled."""
-    used_s = cell.parts.get("cpu_s_per_1000")
-    return None if used_s is None or seconds <= 0 else sum(used_s[0]) / seconds
+def _cpus(cell: TrialMetrics, windows: Sequence[Window]) -> float | None:
+    """CPUs used in windows: by what a unit of work took, and how many were done a second. (What is known is the CPU
+    time of all that was asked for in a window, some of it answered after its end.) None where it was not sampled.
+    """
+    used_s, served = cell.parts.get("cpu_s_per_1000", ((), ()))
+    seconds = sum(window.duration_ns for window in windows) / 1e9
+    if not sum(served) > 0 or seconds <= 0:
+        return None
+    return sum(used_s) / sum(served) * sum(window.work for window in windows) / seconds
 
 
 def _deployment(cell: TrialMetrics, users: float, cpus: float | None, matrix: Matrix) -> Deployment:
@@ -165,9 +169,8 @@ def _at_its_level(matrix: Matrix, arm: Arm, each: Carried, conditions: dict[int,
     cell = matrix.cell(each.block, arm, conditions[each.level])
     assert cell is not None
     assert cell.record.measured is not None
-    seconds = sum(window.duration_ns for window in of_one_level(cell.record.measured)) / 1e9
-    cpus = cell.values.get(SERVER_CPUS)
-    return _deployment(cell, float(each.level), _cpus(cell, seconds) if cpus is None else cpus, matrix)
+    windows, cpus = of_one_level(cell.record.measured), cell.values.get(SERVER_CPUS)
+    return _deployment(cell, float(each.level), _cpus(cell, windows) if cpus is None else cpus, matrix)
 
 
 def delivered(matrix: Matrix, arm: Arm, levels: Sequence[tuple[int, Condition]]) -> Floats:

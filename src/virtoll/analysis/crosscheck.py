@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from virtoll.analysis.conditions import INSTRUMENT, Condition
-from virtoll.analysis.estimates import Estimate, Floats, mean
+from virtoll.analysis.estimates import Estimate, Floats
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import DECLARED_MARGIN, summary_under
@@ -78,16 +78,16 @@ def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: s
         version=_version(matrix, condition.by(instrument)),
         metric=metric,
         condition=condition,
-        ours=_mean(ours, metric),
-        theirs=_mean(theirs, metric),
+        ours=_mean(matrix, ours, metric),
+        theirs=_mean(matrix, theirs, metric),
         ratio=found,
         outcome=outcome,
         why=why,
     )
 
 
-def _mean(values: Floats, metric: Metric) -> Estimate | None:
-    return mean(values, metric.unit) if np.isfinite(values).any() else None
+def _mean(matrix: Matrix, values: Floats, metric: Metric) -> Estimate | None:
+    return matrix.mean(values, metric.unit) if np.isfinite(values).any() else None
 
 
 def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:

@@ -59,7 +59,8 @@ class Summary:
     mean: float
     error: float
     n: int
-    # Of how many values the spread is known, where it is not of all: of a pilot, or of the blocks within several hosts.
+    # Of how many values the spread is known, where it is not of all: of a pilot, of the blocks within several hosts, or
+    # of conditions that do not hold the same blocks.
     spread_of: float | None = None
 
     @property
@@ -152,7 +153,8 @@ def over_conditions(logs: Floats) -> Summary | None:
     the larger one: what the mean would be without each block in turn. n is the number of blocks that hold anything.
     With every cell present that is the standard error of the blocks' means over conditions. Where a cell is missing,
     a block moves the mean by as much as it has to say in it; one that alone holds a condition takes it away, and how
-    far the conditions lie apart is then in the error as well. None when nothing was measured.
+    far the conditions lie apart is then in the error as well. The spread is known of fewer blocks then (`_known_of`).
+    None when nothing was measured.
     """
     measured = logs[:, np.isfinite(logs).any(axis=0)]
     blocks = measured[np.isfinite(measured).any(axis=1)]
@@ -163,7 +165,18 @@ def over_conditions(logs: Floats) -> Summary | None:
     if n < 2:
         return Summary(mean, math.nan, n)
     moved = _without_each(blocks) - mean
-    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n)
+    held = np.isfinite(blocks).sum(axis=0)
+    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n, _known_of(held.astype(float), n))
+
+
+def _known_of(held: Floats, n: int) -> float | None:
+    """Of how many blocks the spread of a mean over conditions is known, of which each was ``held`` by so many of ``n``:
+    one more than Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) of equal variances; None: of all.
+
+    A condition that two of ten blocks hold makes most of the error, and that is then known by two values.
+    """
+    freedom = float((1 / held).sum() ** 2 / (1 / (held**2 * np.maximum(1, held - 1))).sum())
+    return freedom + 1 if freedom < n - 1 else None
 
 
 def _without_each(blocks: Floats) -> Floats:

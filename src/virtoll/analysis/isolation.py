@@ -211,7 +211,8 @@ def _rows(
                 rows.append(Row(arm, condition, None, None, 1))  # the rest would speak for the better ones alone
             else:
                 summary = over_conditions(logs[:, a, c : c + 1])
-                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum())))
+                failed = _unanswered_beside_polite(matrix, arm, condition, metric_name)
+                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum()), failed))
     return rows
 
 
@@ -292,6 +293,15 @@ def _cells(matrix: Matrix, arm: Arm, condition: Condition) -> list[TrialMetrics]
 def _unanswered(cells: Sequence[TrialMetrics], metric_name: str) -> int:
     """In how many trials a percentile lies among the requests without an answer; of others the outcome tells."""
     return sum(1 for cell in cells if metric_name in cell.unanswered and outcome(cell) == "answered")
+
+
+def _unanswered_beside_polite(matrix: Matrix, arm: Arm, condition: Condition, metric_name: str) -> int:
+    """In how many blocks in which the victim answered beside a neighbour its percentile beside the polite one has no
+    value: those of the others alone would be held against the better ones.
+    """
+    pairs = ((matrix.cell(b, arm, condition), matrix.cell(b, arm, _control(condition))) for b in matrix.blocks)
+    answered = (polite for beside, polite in pairs if beside is not None and outcome(beside) == "answered")
+    return 0 if is_polite(condition) else _unanswered([each for each in answered if each is not None], metric_name)
 
 
 def outcome(trial: TrialMetrics) -> str:

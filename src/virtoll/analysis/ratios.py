@@ -240,17 +240,19 @@ def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 def summary_under(rule: Rule, logs: Floats) -> Summary | None:
     """`over_conditions` of [block, condition]; the error of a rule with a pilot is by the spread of its blocks, that of
     several hosts by `over_hosts`.
+
+    The pilot's share of all blocks is that of the condition that gained fewest since: one that was lost from then on is
+    known by the pilot alone.
     """
     if isinstance(rule, OverHosts):
         return over_hosts(rule.hosts, logs, is_of_hosts=rule.is_of_hosts)
     whole = over_conditions(logs)
     if whole is None or rule.pilot is None or len(logs) <= rule.pilot:
         return whole
-    pilot = logs[: rule.pilot]
-    holds_all = np.isfinite(pilot).any(axis=0) >= np.isfinite(logs).any(
-        axis=0
-    )  # else the mean has more than its spread
-    return with_pilots_spread(whole, over_conditions(pilot) if holds_all.all() else None)
+    pilot, measured = logs[: rule.pilot], np.isfinite(logs).any(axis=0)
+    held, of_all = (np.isfinite(each[:, measured]).sum(axis=0) for each in (pilot, logs))
+    known = over_conditions(pilot) if held.all() else None  # else the mean has more than its spread
+    return with_pilots_spread(whole, known, float((held / of_all).max()))
 
 
 def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:

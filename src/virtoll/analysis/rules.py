@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, ratio
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, ratio, t_below, t_quantile
 from virtoll.analysis.hosts import MANY
 from virtoll.analysis.stopping import (
     PHI,
@@ -82,6 +82,14 @@ class _AtAnyLook(Rule):
     shared = "in equal shares, over all looks together"
     by_plan = True  # else the shares would shrink while one looks, as arms begin to work
 
+    @staticmethod
+    def _widened(half: float, summary: Summary) -> float:
+        """A half-width of n - 1 degrees of freedom, where the spread has fewer: as far out in Student's t of those."""
+        if summary.spread_of is None or not summary.error > 0 or not math.isfinite(half):
+            return half
+        beyond = t_below(-half / summary.error, summary.n - 1)
+        return -t_quantile(beyond, summary.freedom) * summary.error
+
     def tests(self, family: Tests) -> list[float]:
         """No p: what decides is the interval."""
         return [math.nan] * len(family)
@@ -116,7 +124,8 @@ class Sequential(_AtAnyLook):
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
-        return GroupSequential(self.plan.looks, self.plan.spending, 1 - level).half_width(summary)
+        test = GroupSequential(self.plan.looks, self.plan.spending, 1 - level)
+        return self._widened(test.half_width(summary), summary)
 
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
@@ -182,7 +191,7 @@ class AtAnyTime(_AtAnyLook):
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
-        return mixture_half_width(summary, level=level)
+        return self._widened(mixture_half_width(summary, level=level), summary)
 
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
@@ -237,11 +246,13 @@ def rule_of(plan: Plan) -> Rule:
     return AtAnyTime() if plan.extended else FIXED
 
 
-def with_pilots_spread(whole: Summary, pilot: Summary | None) -> Summary:
-    """The mean of all blocks, with the spread of the pilot's; nan where that has none."""
+def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> Summary:
+    """The mean of all blocks, with the spread of the pilot's, which are so large a ``share`` of all; nan where that has
+    none.
+    """
     if pilot is None or pilot.n < 2:
         return replace(whole, error=math.nan)
-    return replace(whole, error=pilot.deviation / math.sqrt(whole.n), spread_of=pilot.n)
+    return replace(whole, error=pilot.error * math.sqrt(share), spread_of=pilot.freedom + 1)
 
 
 def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:

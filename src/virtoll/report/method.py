@@ -96,7 +96,11 @@ def paired(findings: Findings) -> str:
 
 def log_scale(findings: Findings) -> str:
     """Where means and intervals are taken."""
-    freedom = {"t interval": "; degrees of freedom: n − 1", TwoStage.method: "; degrees of freedom: the pilot's"}
+    fewer = ", or fewer over conditions that were lost in some of them" * (len(findings.matrix.conditions) > 1)
+    freedom = {
+        "t interval": f"; degrees of freedom: n − 1{fewer}",
+        TwoStage.method: "; degrees of freedom: the pilot's",
+    }
     kind, rule = findings.rule.method, findings.rule
     is_of_hosts = isinstance(rule, OverHosts) and rule.is_of_hosts
     most = replicates_of(findings, [len(set(findings.matrix.hosts)) if is_of_hosts else findings.blocks])

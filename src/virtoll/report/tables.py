@@ -90,11 +90,11 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def csv(self) -> str:
-        """CSV as RFC 4180 has it: the cells' text as printed."""
+        """CSV as RFC 4180 has it: the cells' text as printed, of what a spreadsheet would calculate its characters."""
         out = io.StringIO()
         writer = csv.writer(out)
-        writer.writerow(self.heads)
-        writer.writerows([[cell.plain for cell in row] for row in self.rows])
+        writer.writerow(map(_inert, self.heads))
+        writer.writerows([[_inert(cell.plain) for cell in row] for row in self.rows])
         return out.getvalue()
 
     def latex(self) -> str:
@@ -113,8 +113,17 @@ class Table:
             write_inside(directory, f"{self.name}.{suffix}", text.encode())
 
 
+# A change as it is printed, "-0.3 % [-0.5, -0.1]" or "+12 ± 3 % (...)": no formula, though it begins like one.
+_CHANGE = re.compile(r"[-+][0-9.,]+(?: ± [0-9.,]+)?(?: %)?(?: [(\[].*)?", re.DOTALL)
+
+
+def _inert(text: str) -> str:
+    """What an instance says of itself is in cells too (its kernel, its security label, why a trial failed)."""
+    return text if _CHANGE.fullmatch(text) else str(no_formula(text))
+
+
 def _bars(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(" ".join(cell.splitlines()).replace("|", r"\|") for cell in cells) + " |"
 
 
 def _latex(text: str) -> str:

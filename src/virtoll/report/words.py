@@ -25,9 +25,7 @@ def times(toll: Toll) -> str:
         words = worse(toll).partition(" [")[0]
         return words if "×" in words else ""
     word = "slower" if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")) else "as much"
-    return (
-        f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
-    )
+    return f"{significant(factor) if factor < 99.5 else f'{factor:,.0f}'} × {word}" if factor >= 2 else ""
 
 
 def join(words: Sequence[str]) -> str:

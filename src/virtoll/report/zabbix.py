@@ -15,7 +15,7 @@ trapper items:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +26,8 @@ from virtoll.record.model import SERVER, TrialRecord
 
 STEP_NS = 10**9  # between two values of a series, at the least
 _APART_NS = 10**9  # samples farther apart belong to two stretches: in between nobody looked
+_SELDOM = 1.5  # times as far as samples usually are: of one a second no two are a second apart to the nanosecond
+_TOGETHER_NS = 10 * 10**9  # trials of a turn that began farther apart are of two goes: virtoll was killed in the first
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z_. -]+")  # of a host, by Zabbix's manual
 _BRACKETS = str.maketrans("", "", "()")
@@ -71,17 +73,40 @@ def lines(run: Run) -> Iterator[str]:
 
     Times are those of the host's monotonic clock since the trial began, by the wall clock as it was then.
     """
-    named = hosts(run)
+    named, turns = hosts(run), _turns(run)
     for record in run.records:
         if record.status != "valid" or not record.phases:
             continue
         host = named[record.trial.arm.label, str(record.trial.condition.get(SERVER, ""))]
-        epoch_ns = _began_ns(record) - min(phase.start_ns for phase in record.phases)
+        epoch_ns = _epoch_ns(record, turns[_turn(record)])
         samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
         for item in _ITEMS:
             for t_ns, value in _values(item, samples[item.side]):
                 seconds, ns = divmod(t_ns + epoch_ns, 10**9)
                 yield f'"{host}" {item.key} {seconds} {ns} {value:.12g}'
+
+
+def _turn(record: TrialRecord) -> tuple[int, str]:
+    """Of trials that are measured in turn with each other; one that is alone is a turn of its own."""
+    return record.trial.block, record.trial.turn or record.trial.id
+
+
+def _turns(run: Run) -> dict[tuple[int, str], list[TrialRecord]]:
+    """Those of each turn that came as far as a phase."""
+    found: dict[tuple[int, str], list[TrialRecord]] = {}
+    for record in run.records:
+        if record.phases:
+            found.setdefault(_turn(record), []).append(record)
+    return found
+
+
+def _epoch_ns(record: TrialRecord, turn: Sequence[TrialRecord]) -> int:
+    """By how much the wall clock was ahead of the monotonic one. All trials of a turn begin at once, and are deployed
+    one after the other: only that whose first phase came at once tells it, and all others too little.
+    """
+    began_ns = _began_ns(record)
+    together = (each for each in turn if abs(_began_ns(each) - began_ns) < _TOGETHER_NS)
+    return max(_began_ns(each) - min(phase.start_ns for phase in each.phases) for each in together)
 
 
 def _began_ns(record: TrialRecord) -> int:
@@ -117,7 +142,9 @@ def _seconds(series: Series, first: int, last: int) -> float:
 
 def _steps(series: Series) -> Iterator[tuple[int, int]]:
     """Pairs of samples a step apart; of a stretch shorter than that its ends. None reaches over what was not seen."""
-    cuts = np.flatnonzero(np.diff(series.t_ns) > _APART_NS) + 1
+    apart_ns = np.diff(series.t_ns)
+    most_ns = max(_APART_NS, _SELDOM * float(np.median(apart_ns))) if len(apart_ns) else _APART_NS
+    cuts = np.flatnonzero(apart_ns > most_ns) + 1
     for stretch in np.split(np.arange(len(series.t_ns)), cuts):
         first, told = int(stretch[0]), False
         for at in stretch[1:].tolist():

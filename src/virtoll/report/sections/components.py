@@ -11,6 +11,7 @@ from virtoll.analysis.metrics import Metric
 from virtoll.analysis.narrowing import LEAST_BLOCKS
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
+from virtoll.report.numbers import significant
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 
@@ -140,4 +141,4 @@ def _share(found: Components) -> Cell:
 
 
 def _percent(variance: float) -> str:
-    return f"{math.sqrt(variance) * 100:.2g} %"
+    return f"{significant(math.sqrt(variance) * 100)} %"

@@ -94,8 +94,9 @@ def _of_a_load(findings: Findings) -> list[str]:
     return [
         f"**Goodput counts by intended start.** {work[:1].upper()}{work[1:]} come on a schedule whatever the service "
         "does; goodput is those answered correctly within the time-out, of those that were to start before, during "
-        f"and after the aggressor's time. A {unit} without an answer has no latency: percentiles are of the answered "
-        "ones, so read them with the goodput."
+        f"and after the aggressor's time. Percentiles are of all of these, a {unit} without an answer slower than any: "
+        "one that lies among those has no value, which is worse than any. Those of the course's tenths of a second are "
+        "of the answered ones, so read them with the goodput."
     ]
 
 
