@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -97,6 +98,26 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset +memory +pids"
     assert (tmp_path / TOP / "ab12" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +io +memory +pids"
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.ENODEV])
+def test_on_version_2_a_group_is_made_anew_whose_parent_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The empty top one, with another virtoll; and systemd takes back from the root what its own units need not."""
+    written = Path.write_text
+    refusals = iter([OSError(error, os.strerror(error))])
+
+    def once_refused(path: Path, text: str, encoding: str) -> int:
+        if path == tmp_path / TOP / "cgroup.subtree_control":
+            for refusal in refusals:
+                raise refusal
+        return written(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", once_refused)
+    layout = Hierarchies(2, dict.fromkeys(("cpu", "memory"), tmp_path))
+    assert make(layout, f"{TOP}/ab12").directory("cpu").is_dir()
+    assert (tmp_path / TOP / "cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
 def _wait_for(group: Cgroup, count: int) -> None:

@@ -266,7 +266,9 @@ def make(
 
 
 def _make_path(layout: Hierarchies, parts: list[str]) -> None:
-    """Make a group and those above it. Another virtoll may remove the empty top one in between: then start again."""
+    """Make a group and those above it. Another virtoll may remove the empty top one in between, and systemd take back
+    controllers from the root as long as nobody has handed them further down: then start again.
+    """
     for _ in range(_ATTEMPTS):
         try:
             for depth in range(1, len(parts) + 1):
@@ -296,7 +298,9 @@ def _make_one(layout: Hierarchies, name: str) -> None:
 
 
 def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
-    """Hand v2 controllers down to the children of ``parent``."""
+    """Hand v2 controllers down to the children of ``parent``. ENOENT or ENODEV where it has just gone, or where systemd
+    has just taken back what was handed down to itself: it does so for what none of its units needs (cpuset, io).
+    """
     file = parent / "cgroup.subtree_control"
     missing = sorted(set(controllers) - set(" ".join(_lines(file)).split()))
     if not missing:
@@ -304,6 +308,8 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
     try:
         file.write_text(" ".join(f"+{name}" for name in missing), encoding="utf-8")
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            raise
         if error.errno != errno.EBUSY:
             raise _cannot_write(file, " ".join(missing), error) from error
         raise HostError(
