@@ -22,6 +22,7 @@ import leaks
 from contract import Place
 from virtoll.agent import Agent, GuestSettings
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
+from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import disk, kernel
@@ -450,6 +451,56 @@ def test_the_kernel_that_a_metapackage_points_to() -> None:
 """
     assert kernel.versioned_dependencies(ubuntu, "linux-modules-") == ["linux-modules-5.15.0-1-generic"]
     assert kernel.versioned_dependencies("", "linux-image-") == []
+
+
+class _Packaged(LocalHost):
+    """A machine whose package of a kernel has its modules below ``modules``."""
+
+    version = "6.12.43+deb13-cloud-amd64"
+
+    def __init__(self, modules: str) -> None:
+        self.modules = modules
+
+    def run(self, argv, **_):  # type: ignore[no-untyped-def]
+        said = ""
+        match argv[0]:
+            case "apt-cache":
+                said = f"x\n  Depends: linux-image-{self.version}\n"
+            case "apt-get":
+                said = f"'http://deb.debian.org/image.deb' linux-image-{self.version}_6.12.43-1_amd64.deb 1 SHA256:0"
+            case "sh":
+                Path(argv[4], "linux-image.deb").touch()
+            case "dpkg-deb":
+                self._unpack(Path(argv[3]))
+            case "modprobe":
+                found = Path(argv[4], "lib/modules", self.version, f"{argv[-1]}.ko")
+                assert Path(argv[4], "usr/lib/modules", self.version, found.name).samefile(found)
+                said = f"insmod {found}\n"
+        return Completed(tuple(argv), 0, said.encode(), b"")
+
+    def _unpack(self, tree: Path) -> None:
+        image = bytearray(0x2000)
+        image[0x202:0x206] = b"HdrS"
+        struct.pack_into("<H", image, 0x20E, 0x1000)
+        image[0x1200:0x1300] = f"{self.version} (builder) #1\0".encode().ljust(0x100, b"\0")
+        (tree / "boot").mkdir()
+        (tree / f"boot/vmlinuz-{self.version}").write_bytes(image)
+        directory = tree / self.modules / self.version
+        directory.mkdir(parents=True)
+        for driver in kernel.VIRTIO.drivers:
+            (directory / f"{driver}.ko").write_text(f"the driver {driver}")
+
+
+@pytest.mark.parametrize("modules", ["lib/modules", "usr/lib/modules"])  # Debian 12's, and 13's
+def test_modules_are_found_wherever_they_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: str
+) -> None:
+    """Where they were not, the guest had no driver, and waited in vain for its disk."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    found = kernel.guest_kernel(_Packaged(modules), booted.silent)
+    assert found.version == _Packaged.version
+    assert all(f"the driver {driver}".encode() in found.initramfs.read_bytes() for driver in kernel.VIRTIO.drivers)
+    assert not (found.initramfs.parent / "tree").exists()
 
 
 def test_the_version_in_a_kernel_image() -> None:
