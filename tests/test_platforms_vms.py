@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 import time
 from dataclasses import replace
@@ -25,7 +26,7 @@ from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
-from virtoll.images import disk, kernel
+from virtoll.images import disk, kernel, layer
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
@@ -545,6 +546,56 @@ def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     problem = kernel.kernel_problem(LocalHost(), Path("/no/such"))
     assert problem is not None
     assert "kernel = PATH" in problem.remedy
+
+
+def test_what_a_tree_takes_is_told_where_its_file_system_compresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or has no blocks for a directory: else the guest's disk was the smaller for it, and no guest's limit."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/text").write_bytes(b"x" * 100_000)
+    (tmp_path / "a/tiny").write_bytes(b"x")
+    (tmp_path / "a/again").hardlink_to(tmp_path / "a/text")
+    (tmp_path / "a/empty").touch()
+    (tmp_path / "short").symlink_to("a")
+    (tmp_path / "long").symlink_to("/" + 99 * "x")
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(10_000_000)
+        file.write(b"x" * 5000)
+    lstat = os.lstat
+
+    def compressing(path: str) -> SimpleNamespace:
+        told = {name: getattr(lstat(path), name) for name in ("st_mode", "st_dev", "st_ino", "st_size")}
+        return SimpleNamespace(**told, st_blocks=0 if stat.S_ISDIR(told["st_mode"]) else min(1, told["st_size"]))
+
+    monkeypatch.setattr(os, "lstat", compressing)
+    assert disk.content(tmp_path) == disk.Content((3 + 25 + 1 + 1 + 2) * 4096, 9)
+
+
+@pytest.mark.machine
+def test_a_disk_has_inodes_for_all_files_of_an_image(tmp_path: Path) -> None:
+    """Of which one may have more than mkfs makes by itself: a tree of node_modules."""
+    host, image = LocalHost(), Image("many", "cd" * 32, tmp_path)
+    image.rootfs.mkdir()
+    for number in range(8000):
+        (image.rootfs / str(number)).touch()
+    path = disk.ext4(host, image, 1024**2, lambda _line: None)
+    fields = dict(re.findall(r"^(.+?): +(.+)$", host.run(["dumpe2fs", "-h", str(path)]).text, re.MULTILINE))
+    assert int(fields["Free inodes"]) >= 64
+    assert int(fields["Free blocks"]) * 4096 >= 1024**2
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("free_mib", [1, 64, 400, 480, 500, 1024])
+def test_a_layer_leaves_room_whatever_its_size(tmp_path: Path, free_mib: int) -> None:
+    """Below 512 MiB mke2fs makes four times as many inodes."""
+    made = layer.arguments(tmp_path, free_mib * 1024**2, tmp_path)
+    LocalHost().run(layer.script(layer.MAKE, arguments=made))
+    shown = LocalHost().run(["dumpe2fs", "-h", made[0]]).text
+    fields = dict(re.findall(r"^(.+?): +(.+)$", shown, re.MULTILINE))
+    # Mounted, ext4 keeps a fiftieth for itself, at most 4096 blocks (Linux, fs/ext4/super.c: s_resv_clusters).
+    free_bytes = (int(fields["Free blocks"]) - min(int(fields["Block count"]) // 50, 4096)) * 4096
+    assert 0 <= free_bytes - free_mib * 1024**2 < 40 * 1024**2
 
 
 @pytest.mark.machine
