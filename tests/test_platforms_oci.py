@@ -40,10 +40,11 @@ from virtoll.study.limits import Limits
 
 LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
 ROOT = Path("/lab/i/root")
-# moby, oci/defaults.go at 20.10: MaskedPaths, less /sys/firmware.
+# moby, oci/defaults.go: MaskedPaths, less /sys/firmware; at 20.10, and what came until 28.
 DOCKERS = {
     *("/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi"),
+    *("/proc/interrupts", "/sys/devices/virtual/powercap"),
 }
 
 
