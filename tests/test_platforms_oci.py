@@ -157,6 +157,15 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert "--security-opt=seccomp=unconfined" in unconfined
 
 
+def test_podman_runs_an_image_of_ours_where_selinux_is_in_force() -> None:
+    """podman-run(1), --rootfs: the root is not relabelled, and who is confined (container_t) may not read it.
+
+    On no other platform is anybody confined so: dockerd does it where it is told to alone (--selinux-enabled).
+    """
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    assert "--security-opt=label=disable" in Podman()._run(groups(2), LIMITS, attachment)
+
+
 def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
     """podman-run(1): else it makes one of the host's; with --network=none it makes none, and takes no --dns."""
     wanted: dict[Kind, set[str]] = {"shared": {"--network=host", "--dns=none"}, "veth": {"--network=none"}}
