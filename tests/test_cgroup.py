@@ -66,6 +66,20 @@ def test_a_hierarchy_that_is_mounted_while_virtoll_runs_is_seen(
     assert not (later / cgroup.TOP).exists()
 
 
+def test_a_mount_that_cannot_be_written_to_is_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's view of its host's groups, beside its own: rmdir(2) says EROFS there, of what is not there, too."""
+    own, hosts = tmp_path / "own", tmp_path / "hosts"
+    for version, kind in ((1, "cgroup none rw,cpu,memory"), (2, "cgroup2 none rw")):
+        lines = [f"30 23 0:26 / {hosts} ro,nosuid - {kind}\n", f"31 23 0:26 / {own} rw - {kind}\n"]
+        found = parse_mounts("".join(lines), lambda path: "cpu memory\n")
+        assert (found.version, set(found.mounts.values())) == (version, {own})
+        assert set(parse_mounts(lines[0], lambda path: "cpu memory\n").mounts.values()) == {hosts}
+    info = tmp_path / "mountinfo"
+    info.write_text("".join(lines))
+    monkeypatch.setattr(cgroup, "MOUNTINFO", str(info))
+    assert cgroup._all_roots() == (own,)
+
+
 def test_limits_of_both_versions_say_the_same() -> None:
     first = limit_files(1, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)
     second = limit_files(2, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
-from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.mountinfo import MOUNTINFO, is_read_only, mount_lines, mount_point
 from virtoll.hosts.processes import Process, is_alive, process
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class Hierarchies:
 def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hierarchies:
     """Read the hierarchies from /proc/self/mountinfo; ``controllers_of`` gives a cgroup2 mount's cgroup.controllers.
 
-    HostError when neither version carries a CPU and a memory controller.
+    Of several mounts of one the first counts that can be written to. HostError when neither version carries a CPU and a
+    memory controller.
     """
     first: dict[str, Path] = {}
     second: dict[str, Path] = {}
-    for line in mountinfo.split("\n"):
+    for line in sorted(mountinfo.split("\n"), key=is_read_only):
         before, _, after = line.partition(" - ")
         words = after.split(" ", 2)
         if not mount_point(before) or len(words) < 3:
@@ -386,9 +387,11 @@ def _remove_empty(name: str) -> None:
 
 def _all_roots() -> tuple[Path, ...]:
     """Every cgroup mount there is now: runtimes make a group's namesake in hierarchies that virtoll does not limit
-    with, too, and in one that was mounted while virtoll ran.
+    with, too, and in one that was mounted while virtoll ran. None that is read-only, as a container may be shown its
+    host's: nobody makes a group through it, and it would refuse to remove one that is not there.
     """
-    mounts = (line.partition(" - ") for line in mount_lines(Path(MOUNTINFO).read_bytes()))
+    lines = (line for line in mount_lines(Path(MOUNTINFO).read_bytes()) if not is_read_only(line))
+    mounts = (line.partition(" - ") for line in lines)
     return tuple(Path(mount_point(before)) for before, _, after in mounts if after.startswith("cgroup"))
 
 
