@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -65,6 +66,20 @@ def test_a_hierarchy_that_is_mounted_while_virtoll_runs_is_seen(
     assert not (later / cgroup.TOP).exists()
 
 
+def test_a_mount_that_cannot_be_written_to_is_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's view of its host's groups, beside its own: rmdir(2) says EROFS there, of what is not there, too."""
+    own, hosts = tmp_path / "own", tmp_path / "hosts"
+    for version, kind in ((1, "cgroup none rw,cpu,memory"), (2, "cgroup2 none rw")):
+        lines = [f"30 23 0:26 / {hosts} ro,nosuid - {kind}\n", f"31 23 0:26 / {own} rw - {kind}\n"]
+        found = parse_mounts("".join(lines), lambda path: "cpu memory\n")
+        assert (found.version, set(found.mounts.values())) == (version, {own})
+        assert set(parse_mounts(lines[0], lambda path: "cpu memory\n").mounts.values()) == {hosts}
+    info = tmp_path / "mountinfo"
+    info.write_text("".join(lines))
+    monkeypatch.setattr(cgroup, "MOUNTINFO", str(info))
+    assert cgroup._all_roots() == (own,)
+
+
 def test_limits_of_both_versions_say_the_same() -> None:
     first = limit_files(1, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)
     second = limit_files(2, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)
@@ -97,6 +112,26 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset +memory +pids"
     assert (tmp_path / TOP / "ab12" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +io +memory +pids"
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.ENODEV])
+def test_on_version_2_a_group_is_made_anew_whose_parent_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The empty top one, with another virtoll; and systemd takes back from the root what its own units need not."""
+    written = Path.write_text
+    refusals = iter([OSError(error, os.strerror(error))])
+
+    def once_refused(path: Path, text: str, encoding: str) -> int:
+        if path == tmp_path / TOP / "cgroup.subtree_control":
+            for refusal in refusals:
+                raise refusal
+        return written(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", once_refused)
+    layout = Hierarchies(2, dict.fromkeys(("cpu", "memory"), tmp_path))
+    assert make(layout, f"{TOP}/ab12").directory("cpu").is_dir()
+    assert (tmp_path / TOP / "cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
 def _wait_for(group: Cgroup, count: int) -> None:

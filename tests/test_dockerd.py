@@ -1,17 +1,19 @@
-"""How a private dockerd is ended."""
+"""How a private dockerd is ended, and where none can be had."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from virtoll.hosts.local import end_session
+from virtoll.hosts.base import Completed
+from virtoll.hosts.local import LocalHost, end_session
 from virtoll.platforms import dockerd
+from virtoll.platforms.docker import Docker
 from virtoll.platforms.dockerd import Daemon
 
 DOCKERD, CONTAINERD = 11, 12
@@ -87,3 +89,21 @@ def test_a_dockerd_that_does_not_end_is_killed_when_its_time_is_over(
     one.stop()
     assert next(now) > dockerd._STOP_S
     assert slow.returncode == -9
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("ext2/ext3", True), ("btrfs", True), ("zfs", False), ("overlayfs", False)])
+def test_a_file_system_that_dockerd_refuses_is_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fits: bool
+) -> None:
+    """A pool of Proxmox's or Ubuntu's, or the disk of the container that virtoll runs in: dockerd would not start."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "not/yet/there"))
+    asked = []
+
+    class There(LocalHost):
+        def run(self, argv: Sequence[str], **_: Any) -> Completed:
+            asked.append(argv[-1])
+            return Completed(tuple(argv), 0, f"{kind}\n".encode(), b"")
+
+    told = [problem for problem in Docker().check(There()) if "overlay2" in problem.what]
+    assert [kind in problem.what and "VIRTOLL_CACHE" in problem.remedy for problem in told] == [True] * (not fits)
+    assert str(tmp_path) in asked

@@ -27,14 +27,14 @@ from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement
 
 
 class _Machine(LocalHost):
-    """A machine with these CPUs allowed, two hardware threads a core or one."""
+    """A machine with two hardware threads a core, or one."""
 
-    def __init__(self, allowed: str, threads: int) -> None:
-        self.allowed, self.threads = allowed, threads
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
 
     def read(self, path: Path) -> bytes:
-        if path == Path("/proc/self/status"):
-            return f"Name:\tvirtoll\nCpus_allowed_list:\t{self.allowed}\nMems_allowed_list:\t0\n".encode()
+        if path == Path("/proc/self/status"):  # with those that are not there, as a VMware guest shows them
+            return b"Name:\tvirtoll\nCpus_allowed_list:\t0-127\nMems_allowed_list:\t0\n"
         if self.threads == 1:
             raise HostError("no topology here")
         first = int(path.parts[-3].removeprefix("cpu")) // 2 * 2
@@ -51,17 +51,21 @@ class _Machine(LocalHost):
         ("0-3", 2, 1, ({2}, {0}, {1})),  # CPU 3 stays idle: it shares the instance's core
         ("0-7", 2, 4, ({4, 5, 6, 7}, {0, 1}, {2, 3})),
         ("2,5,9", 1, 1, ({9}, {2}, {5})),
+        ("0,2", 2, 1, ({2}, {0}, {0})),  # SMT is off
     ],
 )
 def test_the_instance_has_its_cores_for_itself(
-    allowed: str, threads: int, vcpus: int, plan: tuple[set[int], ...]
+    monkeypatch: pytest.MonkeyPatch, allowed: str, threads: int, vcpus: int, plan: tuple[set[int], ...]
 ) -> None:
-    assert cpu_plan(_Machine(allowed, threads), vcpus) == CpuPlan(*map(frozenset, plan))
+    """And nobody has CPUs that are not there, though the process might run on them if they were."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: parse_cpu_list(allowed))
+    assert cpu_plan(_Machine(threads), vcpus) == CpuPlan(*map(frozenset, plan))
 
 
-def test_too_few_cpus_are_refused() -> None:
+def test_too_few_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     with pytest.raises(HostError, match=r"2 CPU\(s\) for 2 vCPU\(s\)"):
-        cpu_plan(_Machine("0-1", 1), 2)
+        cpu_plan(_Machine(1), 2)
 
 
 def test_cpu_lists() -> None:

@@ -55,6 +55,11 @@ def test_a_quiet_machine_is_good_in_all(tmp_path: Path) -> None:
     assert all_of_it["THP"].effect == "first touch of 32 MiB: 3.0 ms with them, 9.0 ms without"
 
 
+def test_a_cpu_that_is_switched_off_has_no_governor(tmp_path: Path) -> None:
+    off = {f"{CPUS}/cpu1/online": "0\n", f"{CPUS}/cpu1/cpufreq/scaling_governor": ""}
+    assert found(made(tmp_path, {**GOOD, **off}))["governor"].verdict == "good"
+
+
 NOISY: list[tuple[str, dict[str, str], str, str]] = [
     ("governor", {f"{CPUS}/cpu1/cpufreq/scaling_governor": "powersave\n"}, "performance, powersave", "tune governor"),
     ("turbo", {f"{CPUS}/intel_pstate/no_turbo": "0\n"}, "on", "virtoll tune turbo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -15,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtoll.errors import PlatformError
-from virtoll.hosts import cgroup
+from virtoll.hosts import cgroup, programs
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, namesakes
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.images import loop
+from virtoll.lab import requirements
 from virtoll.networks import venet
 from virtoll.networks.wires import Link
 from virtoll.platforms import lxc, nspawn
@@ -50,6 +53,40 @@ def test_the_debian_package_that_is_missing_is_named(
     monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == program else f"/usr/bin/{name}")
     missing = {problem.what: problem.remedy for problem in platform.check(LocalHost())}
     assert missing[f"{program} is not installed"] == f"apt-get install {package}"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "strips"),
+    [
+        ("docker-default (enforce)\nbwrap (enforce)\nunpriv_bwrap (enforce)\n", True),
+        ("bwrap (enforce)\nbwrap//unpriv_bwrap (enforce)\n", True),
+        ("bwrap (complain)\nunpriv_bwrap (complain)\n", False),
+        ("bwrap (unconfined)\nunpriv_unshare (enforce)\n", False),
+        (None, False),
+    ],
+)
+def test_where_apparmor_takes_what_root_inside_needs_bubblewrap_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: str | None, strips: bool
+) -> None:
+    """Ubuntu's, since 25.04, for namespaces of users: it does not ask who starts bwrap."""
+    monkeypatch.setattr(programs, "_PROFILES", tmp_path / "profiles")
+    if loaded is not None:
+        (tmp_path / "profiles").write_text(loaded)
+    remedies = [one.remedy for one in Bubblewrap().check(LocalHost()) if "AppArmor" in one.what]
+    assert [remedy.startswith("apparmor_parser -R /etc/apparmor.d/bwrap-") for remedy in remedies] == [True] * strips
+
+
+def test_a_lab_that_apparmor_stands_in_the_way_of_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that we were no root, who are."""
+
+    class Denied(LocalHost):
+        def run(self, argv: Sequence[str], **_: Any) -> Completed:
+            return Completed(tuple(argv), 2, b"", b"RTNETLINK answers: Operation not permitted")
+
+    monkeypatch.setattr(programs, "_PROFILES", tmp_path / "profiles")
+    (tmp_path / "profiles").write_text("unshare (enforce)\nunpriv_unshare (enforce)\n")
+    remedies = [one.remedy for one in requirements.check(Denied()) if "network namespace" in one.what]
+    assert remedies == ["apparmor_parser -R /etc/apparmor.d/unshare-userns-restrict"]
 
 
 def test_nspawn_tells_that_it_needs_systemds_hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

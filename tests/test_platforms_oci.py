@@ -40,10 +40,11 @@ from virtoll.study.limits import Limits
 
 LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
 ROOT = Path("/lab/i/root")
-# moby, oci/defaults.go at 20.10: MaskedPaths, less /sys/firmware.
+# moby, oci/defaults.go: MaskedPaths, less /sys/firmware; at 20.10, and what came until 28.
 DOCKERS = {
     *("/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi"),
+    *("/proc/interrupts", "/sys/devices/virtual/powercap"),
 }
 
 
@@ -154,6 +155,15 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert "--security-opt=seccomp=unconfined" not in told
     unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
     assert "--security-opt=seccomp=unconfined" in unconfined
+
+
+def test_podman_runs_an_image_of_ours_where_selinux_is_in_force() -> None:
+    """podman-run(1), --rootfs: the root is not relabelled, and who is confined (container_t) may not read it.
+
+    On no other platform is anybody confined so: dockerd does it where it is told to alone (--selinux-enabled).
+    """
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    assert "--security-opt=label=disable" in Podman()._run(groups(2), LIMITS, attachment)
 
 
 def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:

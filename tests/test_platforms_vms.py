@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 import time
 from dataclasses import replace
@@ -22,9 +23,10 @@ import leaks
 from contract import Place
 from virtoll.agent import Agent, GuestSettings
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
+from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
-from virtoll.images import disk, kernel
+from virtoll.images import disk, kernel, layer
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
@@ -452,6 +454,56 @@ def test_the_kernel_that_a_metapackage_points_to() -> None:
     assert kernel.versioned_dependencies("", "linux-image-") == []
 
 
+class _Packaged(LocalHost):
+    """A machine whose package of a kernel has its modules below ``modules``."""
+
+    version = "6.12.43+deb13-cloud-amd64"
+
+    def __init__(self, modules: str) -> None:
+        self.modules = modules
+
+    def run(self, argv, **_):  # type: ignore[no-untyped-def]
+        said = ""
+        match argv[0]:
+            case "apt-cache":
+                said = f"x\n  Depends: linux-image-{self.version}\n"
+            case "apt-get":
+                said = f"'http://deb.debian.org/image.deb' linux-image-{self.version}_6.12.43-1_amd64.deb 1 SHA256:0"
+            case "sh":
+                Path(argv[4], "linux-image.deb").touch()
+            case "dpkg-deb":
+                self._unpack(Path(argv[3]))
+            case "modprobe":
+                found = Path(argv[4], "lib/modules", self.version, f"{argv[-1]}.ko")
+                assert Path(argv[4], "usr/lib/modules", self.version, found.name).samefile(found)
+                said = f"insmod {found}\n"
+        return Completed(tuple(argv), 0, said.encode(), b"")
+
+    def _unpack(self, tree: Path) -> None:
+        image = bytearray(0x2000)
+        image[0x202:0x206] = b"HdrS"
+        struct.pack_into("<H", image, 0x20E, 0x1000)
+        image[0x1200:0x1300] = f"{self.version} (builder) #1\0".encode().ljust(0x100, b"\0")
+        (tree / "boot").mkdir()
+        (tree / f"boot/vmlinuz-{self.version}").write_bytes(image)
+        directory = tree / self.modules / self.version
+        directory.mkdir(parents=True)
+        for driver in kernel.VIRTIO.drivers:
+            (directory / f"{driver}.ko").write_text(f"the driver {driver}")
+
+
+@pytest.mark.parametrize("modules", ["lib/modules", "usr/lib/modules"])  # Debian 12's, and 13's
+def test_modules_are_found_wherever_they_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: str
+) -> None:
+    """Where they were not, the guest had no driver, and waited in vain for its disk."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    found = kernel.guest_kernel(_Packaged(modules), booted.silent)
+    assert found.version == _Packaged.version
+    assert all(f"the driver {driver}".encode() in found.initramfs.read_bytes() for driver in kernel.VIRTIO.drivers)
+    assert not (found.initramfs.parent / "tree").exists()
+
+
 def test_the_version_in_a_kernel_image() -> None:
     image = bytearray(0x2000)
     image[0x202:0x206] = b"HdrS"
@@ -494,6 +546,56 @@ def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     problem = kernel.kernel_problem(LocalHost(), Path("/no/such"))
     assert problem is not None
     assert "kernel = PATH" in problem.remedy
+
+
+def test_what_a_tree_takes_is_told_where_its_file_system_compresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or has no blocks for a directory: else the guest's disk was the smaller for it, and no guest's limit."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/text").write_bytes(b"x" * 100_000)
+    (tmp_path / "a/tiny").write_bytes(b"x")
+    (tmp_path / "a/again").hardlink_to(tmp_path / "a/text")
+    (tmp_path / "a/empty").touch()
+    (tmp_path / "short").symlink_to("a")
+    (tmp_path / "long").symlink_to("/" + 99 * "x")
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(10_000_000)
+        file.write(b"x" * 5000)
+    lstat = os.lstat
+
+    def compressing(path: str) -> SimpleNamespace:
+        told = {name: getattr(lstat(path), name) for name in ("st_mode", "st_dev", "st_ino", "st_size")}
+        return SimpleNamespace(**told, st_blocks=0 if stat.S_ISDIR(told["st_mode"]) else min(1, told["st_size"]))
+
+    monkeypatch.setattr(os, "lstat", compressing)
+    assert disk.content(tmp_path) == disk.Content((3 + 25 + 1 + 1 + 2) * 4096, 9)
+
+
+@pytest.mark.machine
+def test_a_disk_has_inodes_for_all_files_of_an_image(tmp_path: Path) -> None:
+    """Of which one may have more than mkfs makes by itself: a tree of node_modules."""
+    host, image = LocalHost(), Image("many", "cd" * 32, tmp_path)
+    image.rootfs.mkdir()
+    for number in range(8000):
+        (image.rootfs / str(number)).touch()
+    path = disk.ext4(host, image, 1024**2, lambda _line: None)
+    fields = dict(re.findall(r"^(.+?): +(.+)$", host.run(["dumpe2fs", "-h", str(path)]).text, re.MULTILINE))
+    assert int(fields["Free inodes"]) >= 64
+    assert int(fields["Free blocks"]) * 4096 >= 1024**2
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("free_mib", [1, 64, 400, 480, 500, 1024])
+def test_a_layer_leaves_room_whatever_its_size(tmp_path: Path, free_mib: int) -> None:
+    """Below 512 MiB mke2fs makes four times as many inodes."""
+    made = layer.arguments(tmp_path, free_mib * 1024**2, tmp_path)
+    LocalHost().run(layer.script(layer.MAKE, arguments=made))
+    shown = LocalHost().run(["dumpe2fs", "-h", made[0]]).text
+    fields = dict(re.findall(r"^(.+?): +(.+)$", shown, re.MULTILINE))
+    # Mounted, ext4 keeps a fiftieth for itself, at most 4096 blocks (Linux, fs/ext4/super.c: s_resv_clusters).
+    free_bytes = (int(fields["Free blocks"]) - min(int(fields["Block count"]) // 50, 4096)) * 4096
+    assert 0 <= free_bytes - free_mib * 1024**2 < 40 * 1024**2
 
 
 @pytest.mark.machine

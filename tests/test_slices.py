@@ -120,15 +120,14 @@ def test_a_service_has_no_slices(host: LocalHost, monkeypatch: pytest.MonkeyPatc
 
 
 class _Machine(LocalHost):
-    """A machine with four cores."""
+    """A machine that does not tell which CPUs are of one core."""
 
     def read(self, path: Path) -> bytes:
-        if path == Path("/proc/self/status"):
-            return b"Cpus_allowed_list:\t0-3\n"
         raise HostError("no topology here")
 
 
-def test_far_instances_have_cpus_enough() -> None:
+def test_far_instances_have_cpus_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     assert cpu_plan(_Machine(), 1, 1) == cpu_plan(_Machine(), 1)
     assert cpu_plan(_Machine(), 1, 3) == CpuPlan(frozenset({3}), frozenset({0, 1, 2}), frozenset({0, 1, 2}))
     assert cpu_plan(_Machine(), 2, 2) == CpuPlan(frozenset({2, 3}), frozenset({0, 1}), frozenset({0, 1}))

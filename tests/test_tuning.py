@@ -101,6 +101,15 @@ def test_twice_tuned_is_said_and_undone_to_what_was_first(root: Path, where: Pat
     assert words(root) == ["schedutil", "schedutil", "0", "always"]
 
 
+def test_a_cpu_that_is_switched_off_is_in_nobodys_way(root: Path, where: Path, host: LocalHost) -> None:
+    """A core's second thread, as `virtoll doctor --machine` advises: its files are there, and nothing can be read."""
+    made(root, {f"{CPUS}/cpu0/online": "1\n", f"{CPUS}/cpu1/online": "0\n"})
+    (root / CPUS / "cpu1/cpufreq/scaling_governor").write_text("")  # Linux says EBUSY
+    assert became(tune([Governor(root)], host, where)) == ["done"]
+    assert Governor(root).is_in_force(where)
+    assert chosen(root / CPUS / "cpu0/cpufreq/scaling_governor") == "performance"
+
+
 def test_what_was_never_tuned_is_not_undone(root: Path, where: Path, host: LocalHost) -> None:
     made(root, {THP: "always madvise [never]\n"})
     assert became(tune([HugePages(root)], host, where)) == ["is so"]

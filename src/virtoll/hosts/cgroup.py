@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
-from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.mountinfo import MOUNTINFO, is_read_only, mount_lines, mount_point
 from virtoll.hosts.processes import Process, is_alive, process
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class Hierarchies:
 def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hierarchies:
     """Read the hierarchies from /proc/self/mountinfo; ``controllers_of`` gives a cgroup2 mount's cgroup.controllers.
 
-    HostError when neither version carries a CPU and a memory controller.
+    Of several mounts of one the first counts that can be written to. HostError when neither version carries a CPU and a
+    memory controller.
     """
     first: dict[str, Path] = {}
     second: dict[str, Path] = {}
-    for line in mountinfo.split("\n"):
+    for line in sorted(mountinfo.split("\n"), key=is_read_only):
         before, _, after = line.partition(" - ")
         words = after.split(" ", 2)
         if not mount_point(before) or len(words) < 3:
@@ -266,7 +267,9 @@ def make(
 
 
 def _make_path(layout: Hierarchies, parts: list[str]) -> None:
-    """Make a group and those above it. Another virtoll may remove the empty top one in between: then start again."""
+    """Make a group and those above it. Another virtoll may remove the empty top one in between, and systemd take back
+    controllers from the root as long as nobody has handed them further down: then start again.
+    """
     for _ in range(_ATTEMPTS):
         try:
             for depth in range(1, len(parts) + 1):
@@ -296,7 +299,9 @@ def _make_one(layout: Hierarchies, name: str) -> None:
 
 
 def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
-    """Hand v2 controllers down to the children of ``parent``."""
+    """Hand v2 controllers down to the children of ``parent``. ENOENT or ENODEV where it has just gone, or where systemd
+    has just taken back what was handed down to itself: it does so for what none of its units needs (cpuset, io).
+    """
     file = parent / "cgroup.subtree_control"
     missing = sorted(set(controllers) - set(" ".join(_lines(file)).split()))
     if not missing:
@@ -304,6 +309,8 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
     try:
         file.write_text(" ".join(f"+{name}" for name in missing), encoding="utf-8")
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            raise
         if error.errno != errno.EBUSY:
             raise _cannot_write(file, " ".join(missing), error) from error
         raise HostError(
@@ -380,9 +387,11 @@ def _remove_empty(name: str) -> None:
 
 def _all_roots() -> tuple[Path, ...]:
     """Every cgroup mount there is now: runtimes make a group's namesake in hierarchies that virtoll does not limit
-    with, too, and in one that was mounted while virtoll ran.
+    with, too, and in one that was mounted while virtoll ran. None that is read-only, as a container may be shown its
+    host's: nobody makes a group through it, and it would refuse to remove one that is not there.
     """
-    mounts = (line.partition(" - ") for line in mount_lines(Path(MOUNTINFO).read_bytes()))
+    lines = (line for line in mount_lines(Path(MOUNTINFO).read_bytes()) if not is_read_only(line))
+    mounts = (line.partition(" - ") for line in lines)
     return tuple(Path(mount_point(before)) for before, _, after in mounts if after.startswith("cgroup"))
 
 

@@ -22,3 +22,9 @@ def mount_point(line: str) -> str:
     if len(fields) < 5:
         return ""
     return re.sub(r"\\([01][0-7]{2})", lambda octal: chr(int(octal[1], 8)), fields[4])
+
+
+def is_read_only(line: str) -> bool:
+    """Whether nothing can be written through the mount; it may be through another of the same file system."""
+    fields = line.split(" ")
+    return len(fields) > 5 and "ro" in fields[5].split(",")

@@ -6,11 +6,13 @@ A user's PATH lacks those, and root's too who came by `su`; mkfs.ext4, runc and 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 Stamp = tuple[int, int]
 _FURTHER = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
 
 
 def search_path() -> str:
@@ -31,3 +33,17 @@ def stamp(program: str) -> Stamp | None:
         return None
     there = Path(path).stat()
     return there.st_ino, there.st_mtime_ns
+
+
+def apparmor_strips(program: str) -> str:
+    """The command that ends it where AppArmor takes all capabilities from what ``program`` starts, root's too; else "".
+
+    So Ubuntu has it since 25.04 for bwrap, and with apparmor-profiles for unshare: in users' namespaces nobody is to be
+    root of anything. The profile of what they start is called unpriv_PROGRAM.
+    """
+    try:
+        loaded = _PROFILES.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no AppArmor, or we are not root
+        return ""
+    found = re.search(rf"^(?:.*/)?unpriv_{re.escape(program)} \(enforce\)$", loaded, re.MULTILINE)
+    return f"apparmor_parser -R /etc/apparmor.d/{program}-userns-restrict" if found else ""

@@ -121,6 +121,12 @@ class SettingsKnob(Knob):
             change.apply()
 
 
+def governors(root: Path) -> list[Path]:
+    """The files of the CPUs that are online: that of one that is not (SMT is off) can be neither read nor set."""
+    files = sorted((root / CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor"))
+    return [path for path in files if chosen(path.parents[1] / "online") != "0"]
+
+
 class Governor(SettingsKnob):
     """The frequency governor of every CPU."""
 
@@ -130,7 +136,7 @@ class Governor(SettingsKnob):
 
     def wanted(self) -> Iterator[tuple[Path, str]]:
         """Every CPU's."""
-        for path in sorted((self.root / CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor")):
+        for path in governors(self.root):
             yield path, "performance"
 
     def refusal(self) -> Problem | None:

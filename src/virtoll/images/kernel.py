@@ -153,6 +153,7 @@ def _from_packages(host: Host, progress: Callable[[str], None], devices: Devices
         for path in partial.glob("*.deb"):
             host.run(["dpkg-deb", "-x", str(path), str(tree)], timeout_s=300)
             path.unlink()
+        _let_modules_be_found(tree)
         (vmlinuz,) = tree.glob("boot/vmlinuz-*")
         _write_entry(host, partial, vmlinuz, tree, devices)
         remove(tree)
@@ -219,6 +220,18 @@ def kernel_version(image: bytes, where: str) -> str:
     if found:
         return found[1].decode()  # it names a directory of modules
     raise HostError("not a Linux kernel (bzImage or ELF)", where=where, remedy="give kernel = PATH of a vmlinuz")
+
+
+def _let_modules_be_found(tree: Path) -> None:
+    """Have an unpacked package's modules below lib/ and usr/lib/, as on a machine where one is a link to the other.
+
+    Debian packs them below usr/lib since 13, and below lib before; and kmod looks for them at either, as it was built.
+    """
+    old, new = tree / "lib/modules", tree / "usr/lib/modules"
+    for there, missing in ((new, old), (old, new)):
+        if there.is_dir() and not missing.exists():
+            missing.parent.mkdir(parents=True, exist_ok=True)
+            missing.symlink_to(there)
 
 
 def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> list[Path]:

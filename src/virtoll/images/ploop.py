@@ -77,7 +77,7 @@ def base(
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a ploop")
         partial.mkdir(mode=0o700)
-        size = f"{size_kib(disk.used_bytes(host, image), free_bytes)}K"
+        size = f"{size_kib(disk.content(image.rootfs).bytes, free_bytes)}K"
         host.run(["ploop", "init", "-s", size, "-t", "ext4", str(partial / "root.hds")], timeout_s=900)
         with _mounted(host, partial / DESCRIPTOR) as root:
             host.run(["cp", "--archive", f"{image.rootfs}/.", str(root)], timeout_s=900)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
-from virtoll.hosts.programs import find
+from virtoll.hosts.programs import apparmor_strips, find
 
 _PACKAGES = {
     "ip": "iproute2",
@@ -35,6 +35,6 @@ def check(host: Host) -> list[Problem]:
     trial = host.run(["unshare", "--net", "ip", "link", "add", "vt0", "type", "veth"], check=False)
     if trial.returncode != 0:
         detail = trial.stderr.decode(errors="replace").strip()
-        remedy = "run as root, in a container with --privileged; modprobe veth"
+        remedy = apparmor_strips("unshare") or "run as root, in a container with --privileged; modprobe veth"
         problems.append(Problem(f"no network namespace with a veth pair: {detail}", host.where, remedy))
     return problems

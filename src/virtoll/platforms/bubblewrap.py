@@ -17,6 +17,7 @@ from typing import ClassVar
 from virtoll.errors import Problem
 from virtoll.features import Features, no
 from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.programs import apparmor_strips
 from virtoll.images.base import Image
 from virtoll.images.config import DEFAULT_PATH
 from virtoll.images.layer import DISK_LIMIT, overlay
@@ -64,7 +65,11 @@ class Bubblewrap(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        return containers_need(host, ("bwrap", "bubblewrap")) + too_old(host, "bwrap", (0, 7))  # --size
+        problems = containers_need(host, ("bwrap", "bubblewrap")) + too_old(host, "bwrap", (0, 7))  # --size
+        if remedy := apparmor_strips("bwrap"):
+            what = "AppArmor leaves root inside no capabilities: no service that changes its user or an owner starts"
+            problems.append(Problem(what, host.where, f"{remedy}   # until the next boot"))
+        return problems
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from virtoll.agent import AgentClient
-from virtoll.errors import AgentError, PlatformError, Problem
+from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.features import Features, partly
 from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
@@ -42,6 +43,9 @@ _COMMANDS = (
     ("nft", "nftables"),
     ("conntrack", "conntrack"),
 )
+
+# File systems, as stat(1) calls them, on which the storage driver does not start (moby: graphdriver/overlay2, Init).
+_REFUSED = ("ecryptfs", "nfs", "overlayfs", "zfs")
 
 _CHECKPOINT = "docs.docker.com/reference/cli/docker/checkpoint"
 
@@ -76,7 +80,7 @@ class Docker(Platform):
         problems = containers_need(host, *_COMMANDS)
         if not XTABLES.is_file():
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
-        return problems
+        return problems + _disk_problems(host)
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the session's daemon imports the image and keeps it."""
@@ -160,6 +164,21 @@ class Docker(Platform):
                 **_masked(),
             },
         }
+
+
+def _disk_problems(host: Host) -> list[Problem]:
+    """Why dockerd would not start with its data where virtoll's cache is. Leaves no trace."""
+    try:
+        cache = cache_directory()
+    except HostError as error:
+        return [error.problem]
+    places = (cache / "docker", cache, *cache.absolute().parents)
+    place = next(path for path in places if os.path.isdir(path))  # noqa: PTH112 (which bears one that is root's alone)
+    kind = host.run(["stat", "--file-system", "--format=%T", str(place)], check=False).text
+    if kind not in _REFUSED:
+        return []
+    remedy = "let VIRTOLL_CACHE name a directory on ext4, XFS or btrfs (in a container: a volume), or leave docker out"
+    return [Problem(f"Docker's overlay2 does not work on {kind}, where its images would lie", str(place), remedy)]
 
 
 def _masked() -> dict[str, list[str]]:

@@ -19,8 +19,12 @@ PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "dynamic_debug", "scsi")
 # Of these not in Docker's list: who writes there makes the host's kernel log what he likes. Docker leaves it to
 # AppArmor, and Podman to SELinux, which need not be there.
 PROC_UNLISTED = ("dynamic_debug",)
-# As OCI configurations and Docker's API are told what to hide.
-MASKED = (*(f"/proc/{name}" for name in (*PROC_HIDDEN_FILES, *PROC_HIDDEN_DIRECTORIES)), "/sys/firmware")
+# As OCI configurations and Docker's API are told what to hide; what a kernel lacks is passed over. The last two are in
+# Docker's list since then: who reads how much energy the host takes, or when it is interrupted, learns what others do.
+MASKED = (
+    *(f"/proc/{name}" for name in (*PROC_HIDDEN_FILES, *PROC_HIDDEN_DIRECTORIES)),
+    *("/sys/firmware", "/proc/interrupts", "/sys/devices/virtual/powercap"),
+)
 
 # For a shell in the root directory of an image: the mount points that every container has, where the image lacks them.
 # A link of the image's in their place would lead out of it.

@@ -170,6 +170,7 @@ class Podman(Platform):
             f"--pids-limit={limits.pids}",
             f"--shm-size={limits.memory_bytes}b",
             *_filter(self.settings.seccomp),
+            "--security-opt=label=disable",  # Podman gives --rootfs no label that SELinux would let the container read
             f"--security-opt=mask={':'.join(f'/proc/{name}' for name in PROC_UNLISTED)}",
             "--rootfs",
         ]

@@ -252,7 +252,7 @@ class SshMachine(Platform):
 
     def _bring(self, lab: Lab, ssh: Ssh, image: Image, machine: Machine) -> None:
         """The image, as a stream of tar's. HostError where it does not fit, or does not come through."""
-        takes = disk.used_bytes(lab.host, image)
+        takes = disk.content(image.rootfs).bytes
         if machine.disk_free_bytes is not None and machine.disk_free_bytes < takes + _SPARE_BYTES:
             has = format_bytes(machine.disk_free_bytes)
             what = f"the image takes {format_bytes(takes)}, and {has} are free at {self.settings.directory}"

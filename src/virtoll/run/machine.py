@@ -69,8 +69,7 @@ class Finding:
 
 
 def _governor(root: Path, measured: Measured) -> Finding:
-    files = sorted((root / _CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor"))
-    names = sorted({chosen(path) or "?" for path in files})
+    names = sorted({chosen(path) or "?" for path in tuning.governors(root)})
     effect = _speed(measured.sums)
     if not names:
         missing = "no cpufreq in /sys: the hypervisor or the firmware sets the frequency, and does not tell"
