@@ -117,8 +117,8 @@ def test_ages_are_by_the_servers_clock_which_is_hours_off(client: Client, server
 
 def test_percentiles_are_told_where_enough_parts_came() -> None:
     row = [1_000_000, 2_000_000, 9]
-    live = {"hinted": 3, "reloads": 4, "ages": [row], "latencies": [row], "clock": None}
-    assert load_of().told({"live": live}) == ({}, {"hinted": 3, "reloads": 4})
+    live = {"hinted": 3, "unkept": 2, "reloads": 4, "ages": [row], "latencies": [row], "clock": None}
+    assert load_of().told({"live": live}) == ({}, {"hinted": 3, "unkept": 2, "reloads": 4})
     live["latencies"] = [row, [5_000_000, 6_000_000, 1]]
     assert load_of().told({"live": live})[0] == {"live_latency_ms": 2.0}
     live["ages"] = [[0, 1_000_000, 494], [5_000_000, 6_000_000, 6]]
@@ -167,6 +167,15 @@ def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: Live
 
 
 def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:
+def test_a_hint_that_is_not_kept_is_counted_and_breaks_nothing_off(client: Client, server: LiveServer) -> None:
+    server.keeps_hints = False
+    window = drive(client, server.offer, viewers=1, time_limit_ns=2 * SECOND).window
+    assert window.events["start-up"].failures == window.events["view"].failures == {}
+    assert window.counts["unkept"] > 0
+    assert window.counts["hinted"] == 0
+    assert window.counts["segments"] > 0
+
+
     offer = Http(server.offer.address, server.offer.port)
     known, unknown = (drive(client, offer, path=CLIP.path, clock=clock, viewers=10) for clock in ("/clock", ""))
     assert known.window.events["start-up"].failures == unknown.window.events["start-up"].failures == {}

@@ -107,7 +107,7 @@ class LlHlsViewersLoad(ViewingLoad):
             "live_latency_p99_ms": _quantile_ms(latencies, 0.99),
             "media_age_p99_ms": _quantile_ms(ages, 0.99),
         }
-        counts = {name: live[name] for name in ("hinted", "reloads")}
+        counts = {name: live[name] for name in ("hinted", "unkept", "reloads")}
         if live["clock"] is not None:
             counts |= {f"clock_{key}_us": live["clock"][f"{key}_ns"] // 1000 for key in ("trip", "apart")}
         return {key: value for key, value in told.items() if value is not None}, counts

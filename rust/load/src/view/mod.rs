@@ -104,6 +104,7 @@ pub struct Live {
     reloads: u64,
     /// Of the parts that came: (lower_ns, upper_ns, count).
     ages: Vec<(u64, u64, u64)>,
+    unkept: u64,
     latencies: Vec<(u64, u64, u64)>,
     /// None: it could not be compared before the window, or after it.
     clock: Option<Held>,
@@ -305,3 +306,4 @@ impl Live {
 #[cfg(test)]
 #[path = "crowd_tests.rs"]
 mod tests;
+            unkept: seen.unkept,

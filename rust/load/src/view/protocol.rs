@@ -113,6 +113,7 @@ pub struct SeenLive {
     /// Parts that were asked for before they were there, and playlists that were asked for.
     pub hinted: u64,
     pub reloads: u64,
+    pub unkept: u64,
 }
 
 impl SeenLive {
@@ -121,6 +122,7 @@ impl SeenLive {
         self.latencies.merge(&other.latencies);
         self.hinted += other.hinted;
         self.reloads += other.reloads;
+        self.unkept += other.unkept;
     }
 }
 

@@ -247,6 +247,7 @@ impl ViewSpec {
                     site,
                     path,
                     right,
+                    may_lack: false,
                     bit_per_s,
                 })
             }
