@@ -5,6 +5,7 @@ its study to its report, on a fake lab.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,6 @@ def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: Live
     assert server.asked.count(CLIP.path) > 3
 
 
-def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:
 def test_a_hint_that_is_not_kept_is_counted_and_breaks_nothing_off(client: Client, server: LiveServer) -> None:
     server.keeps_hints = False
     window = drive(client, server.offer, viewers=1, time_limit_ns=2 * SECOND).window
@@ -176,6 +176,58 @@ def test_a_hint_that_is_not_kept_is_counted_and_breaks_nothing_off(client: Clien
     assert window.counts["segments"] > 0
 
 
+def in_turns(load: LlHlsViewersLoad, client: Client, server: LiveServer, rounds: int) -> tuple[list[Window], list[int]]:
+    """Windows as a rotation has them; and how much was asked of the server while others had their turns."""
+    windows, meanwhile = [], []
+    with load.session(client, server.offer) as session:
+        for _ in range(rounds):
+            session.lead_in(SECOND // 5)
+            windows.append(session.measure(duration_ns=SECOND // 2).window)
+            session.rest()
+            asked = len(server.asked)
+            time.sleep(0.3)
+            meanwhile.append(len(server.asked) - asked)
+    return windows, meanwhile
+
+
+def test_in_rotation_viewers_stay_and_ask_for_nothing_while_others_are_measured(
+    client: Client, server: LiveServer
+) -> None:
+    load = load_of(settle_ns=SECOND // 5)
+    windows, meanwhile = in_turns(load, client, server, 3)
+    assert meanwhile == [0, 0, 0]
+    assert [window.events["start-up"].completed for window in windows] == [3, 0, 0]
+    assert [window.events["view"].offered for window in windows] == [3, 3, 3]
+    assert all(window.events["view"].failures == {} for window in windows)
+    assert [window.counts["connects"] for window in windows] == [3, 0, 0]
+    assert all(window.until_ns is not None and window.until_ns >= window.end_ns for window in windows)
+    record = load.measured([Measurement("virtoll-load", window) for window in windows])
+    assert record.events is not None
+    assert (record.events.offered, record.events.completed) == (3, 3)
+    assert load.lead_in_ns(7) == 7
+    assert load.lead_in_ns(7, 3) == SECOND // 5, "in a search each window has viewers of its own"
+
+
+def test_in_rotation_each_window_has_viewers_of_its_own_where_they_do_not_pause(
+    client: Client, server: LiveServer
+) -> None:
+    load = load_of(pause=False)
+    windows, _ = in_turns(load, client, server, 2)
+    assert [window.counts["connects"] for window in windows] == [3, 3]
+    assert [window.until_ns for window in windows] == [None, None]
+    assert load.lead_in_ns(7) == load.settings.settle_ns == 0
+
+
+def test_of_a_search_in_rotation_no_crowd_pauses(client: Client, server: LiveServer) -> None:
+    with load_of().session(client, server.offer) as session:
+        session.lead_in(SECOND // 5)
+        assert session.measure(intensity=3).window.until_ns is None
+        session.rest()
+        session.lead_in(SECOND // 5)
+        assert session.measure().window.events["start-up"].completed == 3, "another crowd"
+
+
+def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:
     offer = Http(server.offer.address, server.offer.port)
     known, unknown = (drive(client, offer, path=CLIP.path, clock=clock, viewers=10) for clock in ("/clock", ""))
     assert known.window.events["start-up"].failures == unknown.window.events["start-up"].failures == {}

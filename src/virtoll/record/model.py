@@ -230,7 +230,7 @@ class Window(_Record):
     # Units done of all that was asked for in it, until the last ended at `until_ns`, where nothing was asked for
     # right before; None: it does not tell. What these cost is known whole, however they lie to the window's end.
     served: float | None = None
-    until_ns: int | None = None
+    until_ns: int | None = None  # from then on nothing was under way; None: it does not tell
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"

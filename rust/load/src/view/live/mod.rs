@@ -337,6 +337,16 @@ impl Protocol for LowLatency<'_> {
     fn reset(&mut self) -> bool {
         self.asking.reset()
     }
+
+    fn is_idle(&self) -> bool {
+        self.asking.is_idle()
+    }
+
+    fn resume(&mut self) {
+        (self.listed, self.last) = (None, None);
+        (self.hinted, self.unkept) = (None, None);
+        self.is_whole = false;
+    }
 }
 
 #[cfg(test)]

@@ -372,6 +372,27 @@ fn what_is_listed_must_be_there_and_a_hint_is_right_or_missing() {
 }
 
 #[test]
+fn who_has_paused_goes_on_at_the_live_edge() {
+    let source = source(Some(Clock::known(10 * SECOND + PART)));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(0);
+    assert!(!watching.viewer.is_idle());
+    watching.gets(PART, &body(21)).unwrap();
+    assert!(watching.viewer.is_idle());
+    watching.viewer.resume();
+    let later_ns = 20 * PART;
+    assert_eq!(watching.asks(later_ns), "/m.m3u8");
+    watching.gets_playlist(later_ns, &ABLE.playlist(41));
+    for part in 38..41 {
+        assert_eq!(watching.asks(later_ns), uri(part));
+        watching.gets(later_ns, &body(part)).unwrap();
+    }
+    assert_eq!(watching.asks(later_ns), uri(41), "what is hinted at");
+    assert_eq!((watching.seen.skipped, watching.seen.ages), (0, 0));
+}
+
+#[test]
 fn ages_are_told_of_parts_that_were_waited_for_by_the_servers_clock() {
     // It is 10.5 s after 1970 there when it is 0 here: the end of the last of the first 21 parts.
     let clock = Clock::known(10 * SECOND + PART);
