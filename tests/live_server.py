@@ -23,7 +23,8 @@ class LiveServer(LoopbackServer):
 
     Parts are answered in a ``manner``; *no-playlist*: it has none that is one. ``holds``: whether it can hold requests
     back, and hints at parts; else it says that it cannot. ``ends_after_s``: nothing goes out any more from then on.
-    ``tells_time``: whether it knows one.
+    ``tells_time``: whether it knows one. ``keeps_hints``: whether what it hints at will be there; else what no
+    playlist has listed yet is not.
     """
 
     def __init__(self, clip: LiveClip) -> None:
@@ -33,6 +34,8 @@ class LiveServer(LoopbackServer):
         self.holds = True
         self.ends_after_s = float("inf")
         self.tells_time = True
+        self.keeps_hints = True
+        self.listed = 0
         self.asked: list[str] = []
         self.over = threading.Event()
         self._began_s = time.time()
@@ -68,7 +71,8 @@ class LiveServer(LoopbackServer):
 
     def playlist(self) -> str:
         """As it is now."""
-        text = live.playlist(self.clip, live.Edge(*divmod(self.parts(), self.each)))
+        self.listed = max(self.listed, parts := self.parts())
+        text = live.playlist(self.clip, live.Edge(*divmod(parts, self.each)))
         return text if self.holds else re.sub("CAN-BLOCK-RELOAD=YES,|#EXT-X-PRELOAD-HINT.*\n", "", text)
 
 
@@ -99,10 +103,12 @@ class _Connection(Connection):
                 return False
             return self.say(b"<html>" if server.manner == "no-playlist" else server.playlist().encode())
         found = re.fullmatch(r"/o/(\d+)-(\d+)", path)
-        if found is None or server.manner == "missing":
+        parts = int(query.get("until", "0")) // (server.clip.part_ns // 10**6)
+        is_there = server.keeps_hints or parts <= server.listed
+        if found is None or server.manner == "missing" or not is_there:
             self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
-        if not server.wait_for(int(query["until"]) // (server.clip.part_ns // 10**6)):
+        if not server.wait_for(parts):
             return False
         return self.part(objects.content(int(found[2]) - int(found[1]), int(found[1])))
 

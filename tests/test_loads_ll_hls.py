@@ -5,6 +5,7 @@ its study to its report, on a fake lab.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,8 +118,8 @@ def test_ages_are_by_the_servers_clock_which_is_hours_off(client: Client, server
 
 def test_percentiles_are_told_where_enough_parts_came() -> None:
     row = [1_000_000, 2_000_000, 9]
-    live = {"hinted": 3, "reloads": 4, "ages": [row], "latencies": [row], "clock": None}
-    assert load_of().told({"live": live}) == ({}, {"hinted": 3, "reloads": 4})
+    live = {"hinted": 3, "unkept": 2, "reloads": 4, "ages": [row], "latencies": [row], "clock": None}
+    assert load_of().told({"live": live}) == ({}, {"hinted": 3, "unkept": 2, "reloads": 4})
     live["latencies"] = [row, [5_000_000, 6_000_000, 1]]
     assert load_of().told({"live": live})[0] == {"live_latency_ms": 2.0}
     live["ages"] = [[0, 1_000_000, 494], [5_000_000, 6_000_000, 6]]
@@ -183,6 +184,66 @@ def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: Live
     assert window.counts["hinted"] == 0
     assert not [each for each in server.asked if "_HLS_msn" in each]
     assert server.asked.count(CLIP.path) > 3
+
+
+def test_a_hint_that_is_not_kept_is_counted_and_breaks_nothing_off(client: Client, server: LiveServer) -> None:
+    server.keeps_hints = False
+    window = drive(client, server.offer, viewers=1, time_limit_ns=2 * SECOND).window
+    assert window.events["start-up"].failures == window.events["view"].failures == {}
+    assert window.counts["unkept"] > 0
+    assert window.counts["hinted"] == 0
+    assert window.counts["segments"] > 0
+
+
+def in_turns(load: LlHlsViewersLoad, client: Client, server: LiveServer, rounds: int) -> tuple[list[Window], list[int]]:
+    """Windows as a rotation has them; and how much was asked of the server while others had their turns."""
+    windows, meanwhile = [], []
+    with load.session(client, server.offer) as session:
+        for _ in range(rounds):
+            session.lead_in(SECOND // 5)
+            windows.append(session.measure(duration_ns=SECOND // 2).window)
+            session.rest()
+            asked = len(server.asked)
+            time.sleep(0.3)
+            meanwhile.append(len(server.asked) - asked)
+    return windows, meanwhile
+
+
+def test_in_rotation_viewers_stay_and_ask_for_nothing_while_others_are_measured(
+    client: Client, server: LiveServer
+) -> None:
+    load = load_of(settle_ns=SECOND // 5)
+    windows, meanwhile = in_turns(load, client, server, 3)
+    assert meanwhile == [0, 0, 0]
+    assert [window.events["start-up"].completed for window in windows] == [3, 0, 0]
+    assert [window.events["view"].offered for window in windows] == [3, 3, 3]
+    assert all(window.events["view"].failures == {} for window in windows)
+    assert [window.counts["connects"] for window in windows] == [3, 0, 0]
+    assert all(window.until_ns is not None and window.until_ns >= window.end_ns for window in windows)
+    record = load.measured([Measurement("virtoll-load", window) for window in windows])
+    assert record.events is not None
+    assert (record.events.offered, record.events.completed) == (3, 3)
+    assert load.lead_in_ns(7) == 7
+    assert load.lead_in_ns(7, 3) == SECOND // 5, "in a search each window has viewers of its own"
+
+
+def test_in_rotation_each_window_has_viewers_of_its_own_where_they_do_not_pause(
+    client: Client, server: LiveServer
+) -> None:
+    load = load_of(pause=False)
+    windows, _ = in_turns(load, client, server, 2)
+    assert [window.counts["connects"] for window in windows] == [3, 3]
+    assert [window.until_ns for window in windows] == [None, None]
+    assert load.lead_in_ns(7) == load.settings.settle_ns == 0
+
+
+def test_of_a_search_in_rotation_no_crowd_pauses(client: Client, server: LiveServer) -> None:
+    with load_of().session(client, server.offer) as session:
+        session.lead_in(SECOND // 5)
+        assert session.measure(intensity=3).window.until_ns is None
+        session.rest()
+        session.lead_in(SECOND // 5)
+        assert session.measure().window.events["start-up"].completed == 3, "another crowd"
 
 
 def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:

@@ -118,6 +118,24 @@ def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> 
     assert seconds[1] - seconds[0] == pytest.approx(10 * windows)
 
 
+def test_the_estimate_knows_that_viewers_who_pause_join_and_settle_once() -> None:
+    """And with each turn pause, and go on for its lead-in."""
+    text = STUDY.replace("SERVICE", "nginx-ll-hls")
+    text = text.replace('name = "viewers"', 'name = "ll-hls-viewers"\npause = PAUSE')
+    text = text.replace('delivery = "hls"\n', "").replace("qualities = 3\n", "")
+    text = text.replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
+
+    def seconds(pause: str, join: str, lead_in: str) -> float:
+        asked = text.replace("PAUSE", pause).replace('"10 ms"', f'"{join}"')
+        study = read_study(f'{asked}\n[rotation]\nlead_in = "{lead_in}"\n', "small.toml", catalogue())
+        return deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0)
+
+    rounds = Rotation().rounds
+    assert seconds("true", "1 s", "1 s") - seconds("true", "1 ns", "1 s") == pytest.approx(10)
+    assert seconds("true", "1 s", "2 s") - seconds("true", "1 s", "1 s") == pytest.approx(rounds)
+    assert seconds("false", "1 s", "2 s") - seconds("false", "1 ns", "1 s") == pytest.approx(10 * rounds)
+
+
 @pytest.mark.parametrize(("design", "joins"), [("blocks", 90), ("rotation", 125)])
 def test_the_estimate_follows_a_search_in_which_viewers_stay_unless_others_have_turns(design: str, joins: int) -> None:
     """Half of the knees lie below 20: windows of 10, 20, 20, 10, 20; the others above: 10, 20, 40, 40, 20, 40. Those of

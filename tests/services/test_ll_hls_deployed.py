@@ -80,7 +80,9 @@ def served(scene: Scene, service: NginxLlHls) -> Iterator[tuple[Instance, LiveHt
 
 @pytest.mark.parametrize("scene", PLATFORMS, indirect=True)
 def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
-    """By two workers, which tell the same; and by viewers of plain HLS, who wait for whole segments."""
+    """By two workers, which tell the same; in turns between which viewers pause; and by viewers of plain HLS, who wait
+    for whole segments.
+    """
     service = NginxLlHls(NginxLlHlsSettings(workers=2))
     with served(scene, service) as (instance, offer):
         said = daemon.log_tail(instance.agent, daemon.log_path(service.name))
@@ -92,6 +94,16 @@ def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
         assert window.counts["skipped"] == 0 or window.counts["stalls"] > 0
         assert window.values["live_latency_ms"] > 0
         assert "media_age_ms" in window.values
+        turns = []
+        with LOAD.session(scene.client, offer) as session:
+            for _ in range(2):
+                session.lead_in(SECOND)
+                turns.append(session.measure(duration_ns=SECOND).window)
+                session.rest()
+        assert [turn.events["start-up"].completed for turn in turns] == [5, 0], said
+        assert [turn.counts["connects"] for turn in turns] == [5, 0], "they pause, and stay connected"
+        assert turns[1].events["view"].offered == 5
+        assert all(turn.events["view"].failures == {} for turn in turns), said
         settings = ViewersSettings(
             viewers=2,
             delivery="hls",

@@ -72,7 +72,7 @@ class Session(ABC):
         """
 
     def rest(self) -> None:  # noqa: B027
-        """Leave the service alone until the next window: whoever may have stayed for that goes."""
+        """Leave the service alone until the next window: whoever may have stayed for that goes, or asks for nothing."""
 
     @property
     def lead_ns(self) -> int:

@@ -33,6 +33,8 @@ class LlHlsViewersSettings(ViewingSettings):
     """Settings of viewers of low-latency HLS. They begin as far behind the live edge as the playlist says, three parts
     of ours; whatever more a player wants before it plays delays its start, and all that it plays. With ``join`` they
     come at all moments of a part, and not all at the same one.
+
+    In rotation they stay from window to window: they ``pause`` while others are measured, and go on at the live edge.
     """
 
     # What goes out live, all of it after ``clip`` again; times in whole milliseconds. Six segments are listed, which
@@ -44,6 +46,7 @@ class LlHlsViewersSettings(ViewingSettings):
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
+    pause: bool = True  # in rotation; false: each window has viewers of its own, who join and settle before it
 
     @property
     def live(self) -> LiveClip:
@@ -60,6 +63,11 @@ class LlHlsViewersLoad(ViewingLoad):
     own: ClassVar[str] = "path"
     Settings: ClassVar[type[LlHlsViewersSettings]] = LlHlsViewersSettings
     settings: LlHlsViewersSettings
+
+    @property
+    def pauses(self) -> bool:
+        """As the settings say."""
+        return self.settings.pause
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -98,7 +106,8 @@ class LlHlsViewersLoad(ViewingLoad):
 
     def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
         """Percentiles of ages and of latencies, each where enough came to tell it; how many parts were asked for before
-        they were there, and how often a playlist was; how well the server's clock was known.
+        they were there and came, how many of them were not there after all, and how often a playlist was asked for; how
+        well the server's clock was known.
         """
         live = window["live"]
         ages, latencies = histogram(live["ages"]), histogram(live["latencies"])
@@ -107,7 +116,7 @@ class LlHlsViewersLoad(ViewingLoad):
             "live_latency_p99_ms": _quantile_ms(latencies, 0.99),
             "media_age_p99_ms": _quantile_ms(ages, 0.99),
         }
-        counts = {name: live[name] for name in ("hinted", "reloads")}
+        counts = {name: live[name] for name in ("hinted", "unkept", "reloads")}
         if live["clock"] is not None:
             counts |= {f"clock_{key}_us": live["clock"][f"{key}_ns"] // 1000 for key in ("trip", "apart")}
         return {key: value for key, value in told.items() if value is not None}, counts

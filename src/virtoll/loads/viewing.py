@@ -44,7 +44,8 @@ class ViewingSettings:
     begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
 
     Start-ups are of all joins, and each window has viewers of its own; but in a search ([knee]) who is there stays for
-    the next window, and start-ups are those of its ``churn``.
+    the next window, and start-ups are those of its ``churn``;
+    and so does in rotation who pauses (`ViewingLoad.pauses`).
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -83,6 +84,11 @@ class ViewingLoad(Load):
     settings: ViewingSettings
 
     @property
+    def pauses(self) -> bool:
+        """Whether in rotation viewers stay from window to window, and pause while others are measured."""
+        return False
+
+    @property
     def unit(self) -> str:
         """A second of media that one viewer watched: their rate is how many are served."""
         return "viewer-second"
@@ -107,8 +113,12 @@ class ViewingLoad(Load):
         """How well they watched."""
         return _QUANTITIES
 
-    def lead_in_ns(self, told_ns: int, intensity: float | None = None) -> int:  # noqa: ARG002
-        """All join and settle, whatever the rotation says."""
+    def lead_in_ns(self, told_ns: int, intensity: float | None = None) -> int:
+        """Who pauses goes on for as long as the rotation says. In a search, and of other viewers, all join and settle,
+        whatever it says.
+        """
+        if self.pauses and intensity is None:
+            return told_ns
         viewers = self.settings.viewers if intensity is None else intensity
         return self.settings.settle_ns + round(self.settings.join_ns * viewers)
 
@@ -154,6 +164,7 @@ class ViewingSession(Session):
     asked: dict[str, Any]
     _crowds: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
     _standing: list[Crowd] = field(default_factory=list)  # the one that is there, if one is
+    _leads_ns: list[int] = field(default_factory=list)  # of the next window's crowd, if it is one that pauses
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """Let as many viewers watch for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
@@ -163,7 +174,8 @@ class ViewingSession(Session):
             self.rest()
 
     def lead_in(self, duration_ns: int) -> None:
-        """Nothing: each window's viewers settle."""
+        """Nothing yet: each window's viewers settle; those who paused watch for so long before it."""
+        self._leads_ns[:] = [duration_ns] if self.load.pauses else []
 
     @property
     def lead_ns(self) -> int:
@@ -177,8 +189,10 @@ class ViewingSession(Session):
         long as they need; where ``start_ns`` leaves no time for that, the generator says so.
 
         Who was there in the window before stays. Where an intensity is asked for there is a churn, and start-ups are
-        told of joins within the window alone; else of all.
+        told of joins within the window alone; else of all. In rotation who pauses does so after it.
         """
+        if intensity is not None:
+            self._leads_ns.clear()  # of a search no crowd pauses
         settings = self.load.settings
         settings = replace(
             settings,
@@ -189,19 +203,25 @@ class ViewingSession(Session):
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
     def rest(self) -> None:
+        """All leave, but who pauses: they ask for nothing."""
+        if self._standing and not self._standing[0].pauses:
+            self.end()
+
+    def end(self) -> None:
         """All leave."""
         while self._standing:
             self._standing.pop().leave()
 
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
+        lead_ns = self._leads_ns.pop() if self._leads_ns else None
         if not self._standing:
             seeded = replace(settings, seed=settings.seed + next(self._crowds))
             self._standing.append(Crowd(self.client, specification(seeded, self.asked, self.client)))
         try:
-            report = self._standing[0].report(settings, start_ns, churns=churns)
+            report = self._standing[0].report(settings, start_ns, churns=churns, lead_ns=lead_ns)
         except BaseException:
             self._standing[0].end()
-            self.rest()
+            self.end()
             raise
         return measurement_of(report, settings, *self.load.told(report["window"]))
 
@@ -215,16 +235,20 @@ class Crowd:
             conversing(client, ("virtoll-load", "view"), "the viewers", spec)
         )
         self._viewers = 0
+        self.pauses = False
 
-    def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:
+    def report(
+        self, settings: ViewingSettings, start_ns: int | None, *, churns: bool, lead_ns: int | None = None
+    ) -> dict[str, Any]:
         """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
 
-        Where the crowd is the one that it was, nothing has to settle.
+        Where the crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and
+        where it is the one that it was, goes on for so long before it.
         """
         if settings.viewers == self._viewers:
-            settings = replace(settings, settle_ns=0)
-        self._viewers = settings.viewers
-        asked = order(settings, start_ns, churns=churns)
+            settings = replace(settings, settle_ns=lead_ns or 0)
+        self._viewers, self.pauses = settings.viewers, lead_ns is not None
+        asked = order(settings, start_ns, churns=churns, pauses=self.pauses)
         length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
         expected_s = (length_ns + _most_joins_ns(settings, settings.viewers)) / 1e9 + _SPARE_S
         return self._conversation.ask(json.dumps(asked).encode(), expected_s)
@@ -244,7 +268,7 @@ def watching(session: ViewingSession) -> Iterator[ViewingSession]:
     try:
         yield session
     finally:
-        session.rest()
+        session.end()
 
 
 def _most_joins_ns(settings: ViewingSettings, joins: int) -> int:
@@ -268,7 +292,9 @@ def specification(settings: ViewingSettings, asked: dict[str, Any], client: Clie
     }
 
 
-def order(settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> dict[str, Any]:
+def order(
+    settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False, pauses: bool = False
+) -> dict[str, Any]:
     """What it reads of one window."""
     return {
         "viewers": settings.viewers,
@@ -276,6 +302,7 @@ def order(settings: ViewingSettings, start_ns: int | None = None, *, churns: boo
         "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,
+        "pauses": pauses,
     }
 
 
@@ -311,7 +338,7 @@ def measurement_of(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=window["media_ns"] / 1e9,
-        until_ns=window["end_ns"] if drain is None else drain["end_ns"],  # till then all watch on
+        until_ns=report["rests_ns"] or (window["end_ns"] if drain is None else drain["end_ns"]),  # till then all watch on
         values=_values(window, settings.viewers) | values,
         counts={
             "body_bytes": window["media_bytes"],

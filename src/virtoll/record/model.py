@@ -231,7 +231,9 @@ class Window(_Record):
     # Units done of all that was asked for in it, until the last ended at `until_ns`, where nothing was asked for
     # right before; None: it does not tell. What these cost is known whole, however they lie to the window's end.
     served: float | None = None
-    until_ns: int | None = None  # of viewers: the last start-up's end, for which they are kept; of a program: its own
+    # From then on nothing was under way; None: it does not tell. Of viewers: the last start-up's end, for which all are
+    # kept, or when all paused; of a program: its own.
+    until_ns: int | None = None
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"

@@ -131,6 +131,7 @@ def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequ
 
 _READY_S = 2.0  # before the common start of all loads, where other servers are loaded beside the one measured
 _NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
+_PAUSE_S = 0.25  # until viewers have paused; and their server's clock is asked for before the window and after it
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
 
@@ -162,8 +163,12 @@ def trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns + settle_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
-    turn_ns = rotation.window_ns + joins_ns + settle_ns if "load.settle_ns" in values else rotation.turn_ns
-    return float(warm_up_ns / 1e9 + rotation.rounds * (turn_ns / 1e9 + _BETWEEN_S))
+    turn_s, between_s = rotation.turn_ns / 1e9, _BETWEEN_S
+    if values.get("load.pause"):  # who is there stays
+        warm_up_ns, between_s = warm_up_ns + joins_ns + settle_ns, between_s + _PAUSE_S
+    elif "load.settle_ns" in values:
+        turn_s = (rotation.window_ns + joins_ns + settle_ns) / 1e9
+    return float(warm_up_ns / 1e9 + rotation.rounds * (turn_s + between_s))
 
 
 def _joins_ns(values: Mapping[str, Any]) -> float:

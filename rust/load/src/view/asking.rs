@@ -23,6 +23,8 @@ pub struct Answer<W> {
     pub what: W,
     pub sent_ns: i64,
     pub body_bytes: u64,
+    /// It is not there, and need not be.
+    pub lacks: bool,
 }
 
 pub struct Asking<W> {
@@ -49,6 +51,12 @@ impl<W> Asking<W> {
     /// Nothing is asked for.
     pub fn is_idle(&self) -> bool {
         self.request.is_none()
+    }
+
+    /// What is under way is not there, and need not be.
+    pub fn lacks(&self) -> bool {
+        let request = self.request.as_ref();
+        request.is_some_and(|request| request.fetch.lacks())
     }
 
     pub fn ask(&mut self, bytes: Vec<u8>, what: W, right: Right, now_ns: i64) {
@@ -131,6 +139,7 @@ impl<W> Asking<W> {
             what: request.what,
             sent_ns: request.sent_ns,
             body_bytes: request.fetch.body_bytes(),
+            lacks: request.fetch.lacks(),
         })
     }
 }

@@ -35,6 +35,8 @@ pub struct Right {
     pub length_bytes: Option<u64>,
     /// The piece of the endless text that begins here.
     pub text: Option<u64>,
+    /// Or that it is not there: status 404, with whatever body.
+    pub may_lack: bool,
 }
 
 impl Right {
@@ -43,6 +45,7 @@ impl Right {
         Right {
             length_bytes: Some(end - begin),
             text: Some(begin),
+            may_lack: false,
         }
     }
 }
@@ -74,6 +77,11 @@ impl Fetch {
         self.response.keep_alive
     }
 
+    /// It is not there, and need not be.
+    pub fn lacks(&self) -> bool {
+        self.right.may_lack && self.response.has_head() && self.response.status == 404
+    }
+
     /// Read what came; true: the answer is whole, and right. Its body is shown to `sink`.
     pub fn take(&mut self, input: &[u8], mut sink: impl FnMut(&[u8])) -> Result<bool, Failure> {
         let (text, mut is_right) = (&mut self.text, true);
@@ -98,6 +106,9 @@ impl Fetch {
     }
 
     fn judge(&self, is_done: bool, is_right: bool) -> Result<bool, Failure> {
+        if self.lacks() {
+            return Ok(is_done);
+        }
         if self.response.has_head() && self.response.status != 200 {
             return Err(Failure::Status);
         }

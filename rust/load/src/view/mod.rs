@@ -4,6 +4,7 @@
 //! who come join by their schedule; when the last has joined and all have watched for a while, a window begins, of which
 //! one line is said. Who is there watches on until the next order; at the end of standard input all leave. When one leaves
 //! (its time is over, the media end, something failed), another joins in its place, so that there are always as many.
+//! Who is to pause between windows asks for nothing meanwhile, and goes on over its connection: that is no join.
 //! Start-up delays are those of all joins of an order, those before its window too, or of those within it alone; all else
 //! is of the window.
 //!
@@ -64,6 +65,8 @@ pub struct Report {
     histogram: Vec<(u64, u64, u64)>,
     /// How long each join waited for the generator itself.
     lateness: Vec<(u64, u64, u64)>,
+    /// From when on nothing was asked for, of those who pause.
+    rests_ns: Option<i64>,
 }
 
 /// The stretch in which all were there. Each viewer's time in it is in one of the four states.
@@ -101,6 +104,7 @@ pub struct Window {
 #[derive(Debug, Serialize)]
 pub struct Live {
     hinted: u64,
+    unkept: u64,
     reloads: u64,
     /// Of the parts that came: (lower_ns, upper_ns, count).
     ages: Vec<(u64, u64, u64)>,
@@ -182,6 +186,7 @@ fn in_turn(
 ) -> Result<(), Failed> {
     let mut crowd = Crowd {
         viewers: 0,
+        pauses: false,
         next: 0,
         random: Random(spec.seed),
     };
@@ -204,7 +209,9 @@ fn in_turn(
         let held = clock.and_then(Clock::held);
         let mut sum = tallies.swap_remove(0);
         tallies.iter().for_each(|tally| sum.add(tally));
-        say(&Report::new(&sum, asked, held))?;
+        let mut report = Report::new(&sum, asked, held);
+        report.rests_ns = order.pauses.then(sys::now_ns);
+        say(&report)?;
     }
     Ok(())
 }
@@ -212,6 +219,7 @@ fn in_turn(
 /// Who is there by the last order.
 struct Crowd {
     viewers: usize,
+    pauses: bool,
     /// Who is the next to leave and come anew: all in turn.
     next: usize,
     random: Random,
@@ -241,9 +249,15 @@ impl Crowd {
             tells_after_ns: order.anew.map_or(i64::MIN, |_| from_ns),
             first_ns,
             joins_ns: joins_ns.into(),
+            goes_on_every_ns: self.pauses.then(|| {
+                let part_ns = order.settle_ns / (2 * stay.max(1) as i64);
+                spec.join.every_ns.min(part_ns)
+            }),
+            pauses: order.pauses,
             window_ns: (from_ns, from_ns + order.duration_ns),
         };
         (self.viewers, self.next) = (order.viewers, task.first_anew + anew);
+        self.pauses = order.pauses;
         Ok(task)
     }
 }
@@ -300,6 +314,7 @@ impl Report {
             wakes_late: tally.wakes_late,
             histogram: tally.delays.buckets().collect(),
             lateness: tally.lateness.buckets().collect(),
+            rests_ns: None,
         }
     }
 }
@@ -312,6 +327,7 @@ impl Live {
         };
         Live {
             hinted: seen.hinted,
+            unkept: seen.unkept,
             reloads: seen.reloads,
             ages: told(&seen.ages),
             latencies: told(&seen.latencies),

@@ -7,6 +7,7 @@ impl<'a> Worker<'a> {
     pub(super) fn begin(&mut self, task: Task) {
         let (from_ns, until_ns) = task.window_ns;
         (self.order, self.phase, self.starting) = (self.order + 1, Phase::Before, 0);
+        let have_paused = self.task.as_ref().is_some_and(|task| task.pauses);
         self.tally = Tally::within(from_ns, until_ns);
         self.all_leave(task.viewers);
         if self.places.iter().all(|place| place.view.is_none()) {
@@ -39,6 +40,9 @@ impl<'a> Worker<'a> {
         }
         self.task = Some(task);
         for index in 0..known {
+            if have_paused {
+                self.will_go_on(index);
+            }
             self.renew(index);
         }
         let plays = |place: &&Place| place.view.as_ref().is_some_and(|view| view.has_started);
@@ -121,11 +125,12 @@ impl<'a> Worker<'a> {
                 }
             }
         }
+        self.all_pause(now_ns);
     }
 
-    /// Tell of the window, when nobody is waiting for play to begin of whom it is to tell.
+    /// Tell of the window, when nobody is waiting for play to begin of whom it is to tell; and who pauses for nothing.
     pub(super) fn tell(&mut self) {
-        if matches!(self.phase, Phase::Drains) && self.starting == 0 {
+        if matches!(self.phase, Phase::Drains) && self.starting == 0 && self.busy == 0 {
             self.phase = Phase::Between;
             let next = Tally::within(i64::MAX, i64::MAX);
             let _ = self.reports.send(std::mem::replace(&mut self.tally, next));

@@ -110,8 +110,10 @@ pub struct SeenLive {
     /// How old they were, and what was played just then: `live/mod.rs`.
     pub ages: Histogram,
     pub latencies: Histogram,
-    /// Parts that were asked for before they were there, and playlists that were asked for.
+    /// Parts that were asked for before they were there, and came; those that were not there; and playlists that were
+    /// asked for.
     pub hinted: u64,
+    pub unkept: u64,
     pub reloads: u64,
 }
 
@@ -120,6 +122,7 @@ impl SeenLive {
         self.ages.merge(&other.ages);
         self.latencies.merge(&other.latencies);
         self.hinted += other.hinted;
+        self.unkept += other.unkept;
         self.reloads += other.reloads;
     }
 }
@@ -186,4 +189,12 @@ pub trait Protocol {
     fn reset(&mut self) -> bool {
         false
     }
+
+    /// Nothing of what it asked for is under way.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    /// It goes on after a pause, of what is live: at the live edge, over the connection that it has.
+    fn resume(&mut self) {}
 }

@@ -122,6 +122,10 @@ pub struct Order {
     /// When the window begins, by CLOCK_MONOTONIC of this machine: viewers begin to join earlier by as long as they
     /// need. Null: they begin at once.
     pub start_ns: Option<i64>,
+    /// After the window all pause: nothing is asked for any more, and it is told when nothing is under way. With the next
+    /// order they go on at the live edge, as far one after another as they joined, or as half of its settle_ns holds.
+    #[serde(default)]
+    pub pauses: bool,
 }
 
 impl Order {
@@ -135,6 +139,8 @@ impl Order {
             "duration_ns must be above 0, and at most 30 days"
         } else if spec.join.every_ns as f64 * self.viewers as f64 > TIME_MAX_NS as f64 {
             "all must have joined within 30 days"
+        } else if self.pauses && !matches!(spec.media, Media::Live { .. }) {
+            "viewers of a live playlist pause, and no others"
         } else {
             return Ok(self);
         };
@@ -241,6 +247,7 @@ impl ViewSpec {
                 let right = Right {
                     length_bytes: *length_bytes,
                     text: text.then_some(0),
+                    may_lack: false,
                 };
                 let bit_per_s = *bit_per_s;
                 Asked::File(File {

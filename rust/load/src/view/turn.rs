@@ -16,16 +16,17 @@ impl<'a> Worker<'a> {
         let Some(view) = &mut place.view else {
             return Ok(None);
         };
-        view.player.advance(now_ns, &mut self.tally.watched);
-        match view.player.status() {
-            Status::Finished => return Ok(Some(Turn::Left { at_ns: now_ns })),
-            Status::GaveUp => return Ok(Some(Turn::Failed(Failure::Timeout))),
-            Status::Watching if now_ns >= view.leaves_ns => {
-                let at_ns = view.leaves_ns;
-                return Ok(Some(Turn::Left { at_ns }));
+        if view.pause.is_some() {
+            if let Some(turn) = self.rest(index, now_ns) {
+                return Ok(Some(turn));
             }
-            Status::Watching => {}
+        } else if let Some(turn) = self.watch(index, now_ns) {
+            return Ok(Some(turn));
         }
+        let place = &mut self.places[index];
+        let Some(view) = &mut place.view else {
+            return Ok(None);
+        };
         place.mode = Mode::Open;
         if !place.connection.is_sent() {
             let turn = place.connection.send();
@@ -90,6 +91,20 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// What becomes of a viewer by time alone; None: it watches.
+    fn watch(&mut self, index: usize, now_ns: i64) -> Option<Turn> {
+        let view = self.places[index].view.as_mut()?;
+        view.player.advance(now_ns, &mut self.tally.watched);
+        match view.player.status() {
+            Status::Finished => Some(Turn::Left { at_ns: now_ns }),
+            Status::GaveUp => Some(Turn::Failed(Failure::Timeout)),
+            Status::Watching if now_ns >= view.leaves_ns => Some(Turn::Left {
+                at_ns: view.leaves_ns,
+            }),
+            Status::Watching => None,
+        }
     }
 
     fn connect(&mut self, index: usize) -> Result<Option<Turn>, Failed> {
@@ -221,6 +236,9 @@ impl<'a> Worker<'a> {
                     self.starting -= 1;
                     self.tally.started(view.due_ns, at_ns);
                 }
+                if self.has_paused() {
+                    self.pause(index, at_ns); // the others have
+                }
             }
         }
     }
@@ -257,6 +275,7 @@ impl<'a> Worker<'a> {
             stays_ns,
             leaves_ns,
             has_started: false,
+            pause: None,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
         self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
@@ -301,6 +320,7 @@ impl<'a> Worker<'a> {
     pub(super) fn part(&mut self, index: usize, at_ns: i64) -> Option<View<'a>> {
         let place = &mut self.places[index];
         let mut view = place.view.take()?;
+        self.busy -= usize::from(view.pause.as_ref().is_some_and(|pause| pause.is_busy));
         let mut now = Now {
             ns: at_ns,
             player: &mut view.player,
@@ -320,6 +340,9 @@ impl<'a> Worker<'a> {
     pub(super) fn arm(&mut self, index: usize, until_ns: i64) {
         let place = &mut self.places[index];
         let due_ns = match &place.view {
+            Some(View {
+                pause: Some(pause), ..
+            }) => until_ns.min(pause.changes_ns(self.spec.player.patience_ns)),
             Some(view) => {
                 let is_sent = place.connection.is_sent();
                 let wakes_ns = is_sent.then(|| view.protocol.wakes_ns());

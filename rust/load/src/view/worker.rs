@@ -50,6 +50,10 @@ pub struct Task {
     pub stay: usize,
     pub first_ns: i64,
     pub joins_ns: Arc<[i64]>,
+    /// Those who stay have paused, and go on so much one after another, the first at `first_ns`. None: they have not.
+    pub goes_on_every_ns: Option<i64>,
+    /// All pause after the window.
+    pub pauses: bool,
     /// So many leave within the window and come anew, from this one on, and then round again.
     pub anew: usize,
     pub first_anew: usize,
@@ -63,6 +67,12 @@ impl Task {
     pub fn join_ns(&self, number: usize) -> Option<i64> {
         let place = number.checked_sub(self.stay)?;
         self.joins_ns.get(place).copied()
+    }
+
+    /// When this viewer goes on; None: it has not paused.
+    pub fn goes_on_ns(&self, number: usize) -> Option<i64> {
+        let every_ns = self.goes_on_every_ns.filter(|_| number < self.stay)?;
+        Some(self.first_ns + every_ns * number as i64)
     }
 
     /// When this viewer leaves, and comes anew; None: it stays.
@@ -86,6 +96,15 @@ enum Phase {
     Between,
 }
 
+/// One that watches no more until it goes on: it asks for nothing.
+struct Pause {
+    since_ns: i64,
+    /// Something that it asked for before is under way still.
+    is_busy: bool,
+    /// When it goes on; `i64::MAX`: not before another order.
+    until_ns: i64,
+}
+
 /// One that watches.
 struct View<'a> {
     protocol: Box<dyn Protocol + 'a>,
@@ -97,6 +116,7 @@ struct View<'a> {
     stays_ns: Option<i64>,
     leaves_ns: i64,
     has_started: bool,
+    pause: Option<Pause>,
 }
 
 /// A viewer's place: when one leaves, another takes it.
@@ -173,6 +193,8 @@ pub struct Worker<'a> {
     is_over: bool,
     /// Those of whose joins the order is to tell, and who are not playing yet.
     starting: usize,
+    /// Those who pause, and still wait for what they had asked for.
+    busy: usize,
     buffer: Box<[u8]>,
     batch: Batch,
     tally: Tally,
@@ -207,6 +229,7 @@ impl<'a> Worker<'a> {
             phase: Phase::Between,
             is_over: false,
             starting: 0,
+            busy: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             batch: Batch::default(),
             tally: Tally::within(i64::MAX, i64::MAX),
@@ -313,6 +336,9 @@ impl<'a> Worker<'a> {
             let now_ns = sys::now_ns();
             if self.places[index].view.is_none() {
                 let due_ns = self.places[index].due_ns;
+                if self.has_paused() {
+                    return Ok(()); // the next order will tell when another comes
+                }
                 if due_ns > now_ns {
                     self.arm(index, due_ns);
                     return Ok(());
@@ -340,9 +366,14 @@ impl<'a> Worker<'a> {
 
 #[path = "orders.rs"]
 mod orders;
+#[path = "pause.rs"]
+mod pause;
 #[path = "turn.rs"]
 mod turn;
 
+#[cfg(test)]
+#[path = "pause_tests.rs"]
+mod pause_tests;
 #[cfg(test)]
 #[path = "worker_tests.rs"]
 mod tests;

@@ -86,6 +86,8 @@ fn an_order_is_read_between_any_two_turns() {
         stay: 0,
         first_ns: 0,
         joins_ns: [far_ns].into(),
+        goes_on_every_ns: None,
+        pauses: false,
         anew: 0,
         first_anew: 0,
         tells_after_ns: 0,

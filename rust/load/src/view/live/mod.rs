@@ -4,7 +4,8 @@
 //! Play begins where PART-HOLD-BACK says. At the live edge the part that is hinted at is asked for before it is there, and
 //! when it has come the playlist that must list it by then. Without a hint the playlist is asked for, to be held back until
 //! it has the part that is next (6.2.5.2); of a server that cannot hold it back, after a part target where it changed, and
-//! half of one where it did not. A server without parts is watched by its segments, in the same way.
+//! half of one where it did not. A hint need not be kept: where what it hints at is not there (404), the playlist is asked
+//! for anew, as without a hint. A server without parts is watched by its segments, in the same way.
 //!
 //! Most of what a viewer does at the edge is brought about by what comes. So that it is known whether the generator looks in
 //! time, a viewer also looks up by itself, once in a part target.
@@ -69,6 +70,8 @@ pub struct LowLatency<'a> {
     first_next: Position,
     /// What was hinted at has come from here, and no playlist lists it yet.
     hinted: Option<String>,
+    /// What was hinted at here was not there.
+    unkept: Option<String>,
     /// How long a part is, or a segment; and when it looks up.
     unit_ns: i64,
     looks_ns: i64,
@@ -88,6 +91,7 @@ impl<'a> LowLatency<'a> {
             last: None,
             first_next: Position::default(),
             hinted: None,
+            unkept: None,
             unit_ns: LEAST_RELOAD_NS,
             looks_ns: 0,
             is_whole: false,
@@ -134,7 +138,9 @@ impl<'a> LowLatency<'a> {
     /// All that is listed has come.
     fn choose_at_the_edge(&mut self, live: &Live, now: &mut Now) -> Option<Want> {
         if let (Some(hint), None) = (&live.hint, &self.hinted) {
-            return self.ask_media(hint, Asked::Hinted(hint.clone()), now);
+            if self.unkept.as_ref() != Some(hint) {
+                return self.ask_media(hint, Asked::Hinted(hint.clone()), now);
+            }
         }
         if self.reload_ns > now.ns {
             return Some(Want::Idle(self.reload_ns));
@@ -152,7 +158,10 @@ impl<'a> LowLatency<'a> {
             return Some(Want::Fail(Failure::Content)); // it could be anything
         }
         let request = self.source.site.get(&path);
-        let right = piece.map_or(Right::default(), Right::piece);
+        let right = Right {
+            may_lack: matches!(what, Asked::Hinted(_)),
+            ..piece.map_or(Right::default(), Right::piece)
+        };
         self.asking.ask(request, what, right, now.ns);
         None
     }
@@ -184,6 +193,11 @@ impl<'a> LowLatency<'a> {
             }
             Asked::Piece(piece) => {
                 self.got(piece, now);
+                Ok(())
+            }
+            Asked::Hinted(uri) if answer.lacks => {
+                now.count(|seen| seen.live.unkept += 1);
+                self.unkept = Some(uri);
                 Ok(())
             }
             Asked::Hinted(uri) => {
@@ -299,7 +313,12 @@ impl Protocol for LowLatency<'_> {
                 true
             }
         })?;
-        now.count(|seen| seen.media_bytes += media_bytes);
+        let lacks = answer
+            .as_ref()
+            .map_or(self.asking.lacks(), |answer| answer.lacks);
+        if !lacks {
+            now.count(|seen| seen.media_bytes += media_bytes);
+        }
         answer.map_or(Ok(()), |answer| self.answered(answer, now))
     }
 
@@ -317,6 +336,16 @@ impl Protocol for LowLatency<'_> {
 
     fn reset(&mut self) -> bool {
         self.asking.reset()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.asking.is_idle()
+    }
+
+    fn resume(&mut self) {
+        (self.listed, self.last) = (None, None);
+        (self.hinted, self.unkept) = (None, None);
+        self.is_whole = false;
     }
 }
 

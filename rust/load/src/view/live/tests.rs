@@ -323,6 +323,75 @@ fn what_a_hint_brought_is_thrown_away_where_another_part_is_listed() {
     assert_eq!(watching.asks(PART), "/o/5-105?until=7");
 }
 
+/// The answer of a server that has no such thing, whose body comes by itself.
+fn lacks(watching: &mut Watching, ns: i64) -> Result<(), Failure> {
+    let head = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot ";
+    watching.with(ns, |viewer, now| viewer.take(head, now))?;
+    watching.with(ns, |viewer, now| viewer.take(b"there", now))
+}
+
+#[test]
+fn a_hint_need_not_be_kept_the_playlist_tells_what_came_instead() {
+    let source = source(None);
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    let media_bytes = watching.seen.media_bytes;
+    assert_eq!(watching.asks(0), uri(21), "what is hinted at");
+    assert_eq!(lacks(&mut watching, 0), Ok(()));
+    assert_eq!(watching.asks(0), "/m.m3u8?_HLS_msn=5&_HLS_part=1");
+    watching.gets_playlist(PART, &ABLE.playlist(21));
+    assert_eq!(
+        watching.want(PART),
+        Want::Idle(PART + LEAST_RELOAD_NS),
+        "the same hint is not asked for again"
+    );
+    assert_eq!(watching.asks(2 * PART), "/m.m3u8?_HLS_msn=5&_HLS_part=1");
+    watching.gets_playlist(2 * PART, &ABLE.playlist(22));
+    assert_eq!(watching.asks(2 * PART), uri(21), "it is listed at last");
+    watching.gets(2 * PART, &body(21)).unwrap();
+    assert_eq!(watching.asks(2 * PART), uri(22), "another hint");
+    let live = &watching.seen.live;
+    assert_eq!((live.unkept, live.hinted, watching.seen.skipped), (1, 0, 0));
+    assert_eq!(watching.seen.media_bytes, media_bytes + 100);
+}
+
+#[test]
+fn what_is_listed_must_be_there_and_a_hint_is_right_or_missing() {
+    let source = source(None);
+    let mut watching = Watching::new(&source);
+    watching.asks(0);
+    watching.gets_playlist(0, &ABLE.playlist(21));
+    assert_eq!(watching.asks(0), uri(18));
+    assert_eq!(lacks(&mut watching, 0), Err(Failure::Status));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(0);
+    let gone = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    let told = watching.with(0, |viewer, now| viewer.take(gone, now));
+    assert_eq!(told, Err(Failure::Status));
+}
+
+#[test]
+fn who_has_paused_goes_on_at_the_live_edge() {
+    let source = source(Some(Clock::known(10 * SECOND + PART)));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    watching.asks(0);
+    assert!(!watching.viewer.is_idle());
+    watching.gets(PART, &body(21)).unwrap();
+    assert!(watching.viewer.is_idle());
+    watching.viewer.resume();
+    let later_ns = 20 * PART;
+    assert_eq!(watching.asks(later_ns), "/m.m3u8");
+    watching.gets_playlist(later_ns, &ABLE.playlist(41));
+    for part in 38..41 {
+        assert_eq!(watching.asks(later_ns), uri(part));
+        watching.gets(later_ns, &body(part)).unwrap();
+    }
+    assert_eq!(watching.asks(later_ns), uri(41), "what is hinted at");
+    assert_eq!((watching.seen.skipped, watching.seen.ages), (0, 0));
+}
+
 #[test]
 fn ages_are_told_of_parts_that_were_waited_for_by_the_servers_clock() {
     // It is 10.5 s after 1970 there when it is 0 here: the end of the last of the first 21 parts.
