@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def written(directory: Path) -> Path:
 def sampled(
     run: Path,
     side: str,
-    counters: dict[tuple[str, str], Callable[[float], float]],
+    counters: Mapping[tuple[str, str], Callable[[float], float]],
     at_s: list[float],
     *,
     number: int = 0,

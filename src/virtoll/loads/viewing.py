@@ -338,7 +338,7 @@ def measurement_of(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=window["media_ns"] / 1e9,
-        until_ns=report["rests_ns"] or (window["end_ns"] if drain is None else drain["end_ns"]),  # till then all watch on
+        until_ns=report["rests_ns"] or (drain or window)["end_ns"],  # till then all watch on
         values=_values(window, settings.viewers) | values,
         counts={
             "body_bytes": window["media_bytes"],
