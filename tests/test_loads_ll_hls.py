@@ -25,6 +25,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.ll_hls_viewers import LlHlsViewersLoad, LlHlsViewersSettings
+from virtoll.loads.viewing import ViewingSession
 from virtoll.offers import Http, LiveClip
 from virtoll.record.model import Arm, Measured, Plan, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
@@ -241,6 +242,7 @@ def test_of_a_search_in_rotation_no_crowd_pauses(client: Client, server: LiveSer
     with load_of().session(client, server.offer) as session:
         session.lead_in(SECOND // 5)
         session.measure(intensity=3)
+        assert isinstance(session, ViewingSession)
         (crowd,) = session._standing
         assert not crowd.pauses
         session.rest()
