@@ -382,6 +382,20 @@ def test_who_waits_while_others_are_measured_is_stopped(monkeypatch: pytest.Monk
     assert lived() == ["load", "collected", "log kept"], "by itself it has the machine"
 
 
+def test_who_waits_for_its_next_trial_is_stopped_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A turn may come in which it has no part: an outside instrument is tried on native alone."""
+    words = {"instance b01-t0001": "made", "stopped": "(", "stopped ended": ")", "load": "load", "log kept": "gone"}
+
+    def lived(**told: Any) -> str:
+        stage = Stage(watched(WELL), aggressor="", deployment="b01-d0001", events=ANSWERED, **told)
+        stage.perform(monkeypatch, tmp_path, trials=2)
+        return " ".join(words[what] for what in stage.log if what in words)
+
+    trial = "( ) load ( ) load ( )"
+    assert lived(rounds=2) == f"made {trial} ( ) {trial} gone"
+    assert lived() == "made load load gone", "nobody else has a turn"
+
+
 def test_after_each_window_the_load_leaves_the_service_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for rounds in (0, 2):
         stage = Stage(watched(WELL), aggressor="", rounds=rounds)

@@ -57,6 +57,7 @@ class _Held:
     offer: Offer | None  # of the service that runs in it
     facts: Mapping[str, Any]
     believes: Mapping[str, Any]
+    in_turn: bool  # others may be measured between two of its trials
     programs: Programs | None = None  # the load's own, from its first trial on
 
 
@@ -87,11 +88,13 @@ class LabExperiment:
     origin: Offer | None = None
     known: Known = field(default_factory=Known)
     _held: _Held | None = None
+    _rest: ExitStack = field(default_factory=ExitStack)  # keeps what is held from running until its next trial
     _notes: Notes | None = None  # of the trial that is under way, or was the last
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
         self._notes = notes
+        self._rest.close()
         try:
             treatment = treatment_of(self.study, trial.condition, trial.arm.label)
             held = self._deployed(trial, treatment, notes)
@@ -123,8 +126,14 @@ class LabExperiment:
             self.end(notes)
             raise
         finally:
-            if trial.id in self._last or not trial.deployment:
-                self.end(notes)
+            self._leave(trial, notes)
+
+    def _leave(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Undo it after its last trial. In rotation a turn may come before its next in which it has no part."""
+        if trial.id in self._last or not trial.deployment:
+            self.end(notes)
+        elif self._held is not None and self._held.in_turn:
+            self._rest.enter_context(self._held.place.instance.stopped())
 
     def deploy(self, trial: PlannedTrial, notes: Notes) -> None:
         """Deploy what a trial asks for, start its service and undo it: nothing is measured (`virtoll audit`)."""
@@ -136,6 +145,7 @@ class LabExperiment:
 
     def end(self, notes: Notes | None = None) -> None:
         """Undo the deployment that is held, if there is one."""
+        self._rest.close()
         held, self._held = self._held, None
         if held is None:
             return
@@ -178,7 +188,8 @@ class LabExperiment:
             offer = self._started(stack, treatment.work, instance, trial, notes)
             audit.first(self.known.audited, trial, instance, notes)
             facts, believes = dict(notes.facts), dict(notes.believes)
-            held = _Held(trial.deployment, trial.id, stack.pop_all(), place, offer, facts, believes)
+            in_turn = treatment.rotation is not None
+            held = _Held(trial.deployment, trial.id, stack.pop_all(), place, offer, facts, believes, in_turn)
         self._held = held
         return held
 
