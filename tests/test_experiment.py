@@ -203,10 +203,12 @@ class Stage:
         self.log.append("clock read")
         return "its clock"
 
-    def start(self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any) -> None:
+    def start(
+        self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any, lasts_s: float
+    ) -> None:
         """From now on it is watched."""
         assert clock == "its clock"
-        assert (rate_hz, inside_hz, dict(beside)) == (20, 1 if self.rounds else 20, {})
+        assert (rate_hz, inside_hz, dict(beside), lasts_s) == (20, 1 if self.rounds else 20, {}, 1234.0)
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def mark(self) -> None:
@@ -238,7 +240,10 @@ class Stage:
         work = Driven(ServiceDouble(self), None, LoadDouble(self))
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
         rotation = Rotation(self.rounds) if self.rounds else None
-        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, rotation)
+        link, slices = LinkShape(), Slices()
+        return Treatment(
+            limits, link, slices, neighbour, Background(2), Monitoring(20), work, rotation, watched_s=1234.0
+        )
 
     def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""

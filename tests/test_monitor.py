@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
 from virtoll.binaries import binary
+from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
@@ -21,10 +25,13 @@ from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
+from virtoll.monitor import monitor as monitors
 from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
+from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
+from virtoll.trial.treatment import Driven, treatments
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cgroup"
 CGROUP_COUNTERS = {
@@ -161,6 +168,36 @@ for _ in range(100):
     s.sendto(bytes(1000), ("{SUT_GENERATOR_SIDE_ADDRESS}", 9))
 """,
 ]
+
+
+def test_all_of_a_long_trial_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of its beginning that no longer fits the ring makes a trial invalid, whatever it took."""
+    kept_s: list[float] = []
+
+    class Ring:
+        def start_sampling(self, _sources: Any, _rate_hz: float, *, keep_s: float) -> None:
+            kept_s.append(keep_s)
+
+    ring = Ring()
+    monkeypatch.setattr(Monitor, "_host_agent_in_use", lambda _: nullcontext(ring))
+    monkeypatch.setattr(monitors, "outside_sources", lambda *_: [])
+    accounting = Accounting("none", Path("/"))
+    watched: Any = SimpleNamespace(agent=ring, counts_cpu_time=True, accounting=accounting)
+    for lasts_s in (0.0, 1200.0, 3600.0):
+        Monitor(cast(Any, None)).start(watched, cast(Any, None), 10, lasts_s=lasts_s)
+    assert kept_s == [900, 1350, 1200, 1350, 3600, 3600]
+
+
+@pytest.mark.parametrize("name", ["siege", "viewers", "conference", "meeting"])
+def test_a_study_is_watched_for_as_long_as_it_lasts(name: str) -> None:
+    """Siege's longest windows are of 15 minutes."""
+    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    for each in treatments(read_study(text, f"{name}.toml", catalogue())):
+        assert isinstance(each.work, Driven)
+        settings = each.work.load.settings
+        windows = len(each.work.load.levels) or 1
+        lasts_ns = windows * settings.time_limit_ns if each.knee is None else 2 * each.knee.window_ns
+        assert each.watched_s >= lasts_ns / 1e9 + 60
 
 
 @pytest.mark.machine

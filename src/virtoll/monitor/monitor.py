@@ -88,23 +88,26 @@ class Monitor:
         inside: bool = True,
         inside_hz: float | None = None,
         beside: Mapping[str, Accounting] = NOBODY,
+        lasts_s: float = 0.0,
     ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
-        ``beside``: other instances that are watched from outside, by the source's name.
+        ``beside``: other instances that are watched from outside, by the source's name; ``lasts_s``: for how long, as
+        far as it is known: all is kept of so long, and of a quarter of an hour anyway.
         """
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
-            instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
+            sources = inside_sources(cpu=instance.counts_cpu_time)
+            instance.agent.start_sampling(sources, inside_hz or rate_hz, keep_s=max(_KEEP_S, lasts_s))
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
-            keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
+            keep_s = max(_KEEP_S * max(1.0, _ROOMY_HZ / rate_hz), lasts_s)
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
         self._metered.start()

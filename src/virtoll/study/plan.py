@@ -165,6 +165,17 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     return float(warm_up_ns / 1e9 + rotation.rounds * (turn_ns / 1e9 + _BETWEEN_S))
 
 
+def watched_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+    """For how long a service's trial is watched at the most, about: all but its warm-up, and room for what drains, and
+    for a search that takes longer than others.
+    """
+    lasts_s = _trial_seconds(study, {**condition, "load.warm_up_ns": 0})
+    return _DRAINS_S + lasts_s * (2 if study.values(condition).get("knee.objective") else 1.05)
+
+
+_DRAINS_S = 120.0
+
+
 def _joins_ns(values: Mapping[str, Any]) -> float:
     """How long it takes until all are there, viewers or participants, one after another."""
     levels = values.get(LEVELS) or (0,)
