@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -183,9 +184,21 @@ def test_all_of_a_long_trial_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitors, "outside_sources", lambda *_: [])
     accounting = Accounting("none", Path("/"))
     watched: Any = SimpleNamespace(agent=ring, counts_cpu_time=True, accounting=accounting)
-    for lasts_s in (0.0, 1200.0, 3600.0):
-        Monitor(cast(Any, None)).start(watched, cast(Any, None), 10, lasts_s=lasts_s)
-    assert kept_s == [900, 1350, 1200, 1350, 3600, 3600]
+    for rate_hz, lasts_s in ((10, 0.0), (10, 1200.0), (10, 3600.0), (100, 130.0), (100, 500.0)):
+        Monitor(cast(Any, None)).start(watched, cast(Any, None), rate_hz, lasts_s=lasts_s)
+    outside_s = kept_s[1::2]
+    assert outside_s == [1350, 1350, 3600, 450, 500], "at 100 Hz more would not fit the ring of a host of cgroup v2"
+    assert kept_s[::2] == [900, 1200, 3600, 900, 900]
+
+
+def test_a_ring_holds_all_that_a_host_of_version_2_tells_at_the_highest_rate() -> None:
+    """An origin, and a service beside the one that is measured."""
+    groups = ("instance", "payload", "helpers", "generator", "origin", "beside-a")
+    told = len(groups) * len({**CGROUP_COUNTERS, **PRESSURE_COUNTERS}) + 6 * len([*host_sources(), "network"])
+    sampler = Path(__file__).parent.parent / "rust/agent/src/sampler.rs"
+    ring = re.search(r"MOST_RING_VALUES: u64 = (\d+) << (\d+);", sampler.read_text(encoding="utf-8"))
+    assert ring is not None
+    assert monitors._MOST_TICKS * (1 + told) <= int(ring[1]) << int(ring[2])
 
 
 @pytest.mark.parametrize("name", ["siege", "viewers", "conference", "meeting"])

@@ -166,10 +166,11 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
 
 
 def watched_seconds(study: Study, condition: Mapping[str, Any]) -> float:
-    """For how long a service's trial is watched at the most, about: all but its warm-up, and room for what drains, and
-    for a search that takes longer than others.
+    """For how long a service's trial is watched at the most, about: all but its warm-up (in rotation, of all arms), and
+    room for what drains, and for a search that takes longer than others.
     """
     lasts_s = _trial_seconds(study, {**condition, "load.warm_up_ns": 0})
+    lasts_s *= len(study.arms) if study.design == "rotation" else 1
     return _DRAINS_S + lasts_s * (2 if study.values(condition).get("knee.objective") else 1.05)
 
 
