@@ -94,6 +94,7 @@ class Stage:
     only_at: int = 0  # the trial in which what is wrong (``fails``, ``wrong``, ``outcome``) is so; 0: in each
     at: int = 0  # the trial that is under way
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
+    conditions: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the trials that have one, by position
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
@@ -257,7 +258,14 @@ class Stage:
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
-            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}, deployment=self.deployment)
+            PlannedTrial(
+                id=f"b01-t000{n}",
+                block=1,
+                position=n,
+                arm=arm,
+                condition=self.conditions.get(n, {}),
+                deployment=self.deployment,
+            )
             for n in range(1, trials + 1)
         ]
         origin = Http("198.18.2.2", 8080) if self.has_origin else None
@@ -655,6 +663,17 @@ def test_a_service_that_runs_otherwise_than_elsewhere_makes_the_trial_invalid(
     stage = Stage(watched(WELL), aggressor="", events=ANSWERED, users=[1500, 0, 1500])
     trials = stage.perform(monkeypatch, tmp_path, trials=3)
     assert [broken(notes) for notes in trials] == [set(), {"it runs as on a"}, set()]
+
+
+def test_what_runs_is_compared_under_the_same_limits_and_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An entrypoint may read how much memory it has and start otherwise: that is no arm's doing."""
+    small, large = {"limits.memory_bytes": 2**29}, {"limits.memory_bytes": 2**31, "load.connections": 1}
+    conditions = {1: small, 2: large, 3: {**large, "load.connections": 10}, 4: small}
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, users=[1, 2, 3, 1], conditions=conditions)
+    trials = stage.perform(monkeypatch, tmp_path, trials=4)
+    assert [broken(notes) for notes in trials] == [set(), set(), {"it runs as on a"}, set()]
 
 
 def test_a_service_never_shares_a_deployment_whatever_was_announced(

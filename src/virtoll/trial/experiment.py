@@ -29,7 +29,7 @@ from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
-from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
+from virtoll.record.model import Audit, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
@@ -67,7 +67,7 @@ class Known:
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: limits.Proved = field(default_factory=set)
-    # By server ("" where there is one): an arm, and what really ran there.
+    # By what of a condition decides what should run (`Audit.levels`), in words: an arm, and what really ran there.
     runs: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     audited: set[str] = field(default_factory=set)
 
@@ -356,7 +356,7 @@ class LabExperiment:
         """What runs is noted when the window is over: a server may give itself its title after it listens."""
         if runs := work.service.runs(instance):
             notes.facts["process"] = runs
-            first = self.known.runs.setdefault(trial.condition.get(SERVER, ""), (trial.arm.label, runs))
+            first = self.known.runs.setdefault(str(Audit.levels(trial.condition)), (trial.arm.label, runs))
             proofs.of_process(notes, runs, *first)
 
     def _conclude(
