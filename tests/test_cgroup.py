@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -96,6 +97,21 @@ def test_limits_of_both_versions_say_the_same() -> None:
         ("memory", "memory.swap.max", "0"),
         ("pids", "pids.max", "64"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "stat"),
+    [
+        (1, "cache 900\nrss 1\nshmem 2\ntotal_cache 900\ntotal_rss 30\ntotal_rss_huge 30\ntotal_shmem 5\n"),
+        (2, "anon 30\nfile 900\nkernel_stack 7\nshmem 5\nanon_thp 30\n"),
+    ],
+)
+def test_what_a_group_holds_is_what_cannot_be_given_back(tmp_path: Path, version: Literal[1, 2], stat: str) -> None:
+    group = Cgroup("a", Hierarchies(version, {"memory": tmp_path}))
+    assert group.held_bytes() == 0, "it is not there"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "memory.stat").write_text(stat)
+    assert group.held_bytes() == 35
 
 
 def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_further(tmp_path: Path) -> None:

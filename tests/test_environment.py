@@ -57,6 +57,19 @@ def test_a_run_does_not_go_on_where_it_could_not_be_compared() -> None:
         require_same(fake_environment(image="a"), fake_environment(image="b"))
 
 
+def test_a_run_goes_on_after_a_reboot_of_the_same_machine() -> None:
+    """What a kernel keeps for itself is another page or two at each boot (KASLR, the firmware's own)."""
+
+    def machine(memory_kib: int) -> dict[str, object]:
+        return {"kernel": "6.1", "cpus": 2, "memory_bytes": memory_kib * 1024}
+
+    begun = fake_environment(machine=machine(16_303_428))
+    require_same(begun, fake_environment(machine=machine(16_303_432)))
+    for other in ({**machine(16_303_432), "cpus": 4}, machine(8_100_000), {"kernel": "6.1", "cpus": 2}):
+        with pytest.raises(HostError, match="not the one this run was begun on"):
+            require_same(begun, fake_environment(machine=other))
+
+
 @pytest.mark.parametrize(
     ("load", "cpus", "keepers", "is_busy"),
     [

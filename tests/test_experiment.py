@@ -94,6 +94,7 @@ class Stage:
     only_at: int = 0  # the trial in which what is wrong (``fails``, ``wrong``, ``outcome``) is so; 0: in each
     at: int = 0  # the trial that is under way
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
+    conditions: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the trials that have one, by position
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
@@ -203,11 +204,12 @@ class Stage:
         self.log.append("clock read")
         return "its clock"
 
-    def start(self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, **told: Any) -> None:
-        """From now on it is watched; of a turn it is known how long at most."""
+    def start(
+        self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any, lasts_s: float
+    ) -> None:
+        """From now on it is watched."""
         assert clock == "its clock"
-        asked = {"inside_hz": 1, "lasts_s": 0.0} if self.rounds else {"inside_hz": 20, "lasts_s": 1800.0}
-        assert (rate_hz, told) == (20, {**asked, "beside": {}})
+        assert (rate_hz, inside_hz, dict(beside), lasts_s) == (20, 1 if self.rounds else 20, {}, 1234.0)
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def mark(self) -> None:
@@ -239,7 +241,10 @@ class Stage:
         work = Driven(ServiceDouble(self), None, LoadDouble(self))
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
         rotation = Rotation(self.rounds) if self.rounds else None
-        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, rotation)
+        link, slices = LinkShape(), Slices()
+        return Treatment(
+            limits, link, slices, neighbour, Background(2), Monitoring(20), work, rotation, watched_s=1234.0
+        )
 
     def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""
@@ -249,12 +254,18 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
-        monkeypatch.setattr(experiment, "trial_seconds", lambda *_: 1800.0)
         monkeypatch.setattr(limits, "of_limits", self.of_limits)
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
-            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}, deployment=self.deployment)
+            PlannedTrial(
+                id=f"b01-t000{n}",
+                block=1,
+                position=n,
+                arm=arm,
+                condition=self.conditions.get(n, {}),
+                deployment=self.deployment,
+            )
             for n in range(1, trials + 1)
         ]
         origin = Http("198.18.2.2", 8080) if self.has_origin else None
@@ -382,6 +393,20 @@ def test_who_waits_while_others_are_measured_is_stopped(monkeypatch: pytest.Monk
     assert lived(rounds=2) == [*wait, "load", *wait, "load", "collected", *wait, "log kept"]
     assert lived(rounds=2, leaves=2) == [*wait, "load", *wait, "log kept"], "nobody is asked for a log while stopped"
     assert lived() == ["load", "collected", "log kept"], "by itself it has the machine"
+
+
+def test_who_waits_for_its_next_trial_is_stopped_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A turn may come in which it has no part: an outside instrument is tried on native alone."""
+    words = {"instance b01-t0001": "made", "stopped": "(", "stopped ended": ")", "load": "load", "log kept": "gone"}
+
+    def lived(**told: Any) -> str:
+        stage = Stage(watched(WELL), aggressor="", deployment="b01-d0001", events=ANSWERED, **told)
+        stage.perform(monkeypatch, tmp_path, trials=2)
+        return " ".join(words[what] for what in stage.log if what in words)
+
+    trial = "( ) load ( ) load ( )"
+    assert lived(rounds=2) == f"made {trial} ( ) {trial} gone"
+    assert lived() == "made load load gone", "nobody else has a turn"
 
 
 def test_after_each_window_the_load_leaves_the_service_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -638,6 +663,17 @@ def test_a_service_that_runs_otherwise_than_elsewhere_makes_the_trial_invalid(
     stage = Stage(watched(WELL), aggressor="", events=ANSWERED, users=[1500, 0, 1500])
     trials = stage.perform(monkeypatch, tmp_path, trials=3)
     assert [broken(notes) for notes in trials] == [set(), {"it runs as on a"}, set()]
+
+
+def test_what_runs_is_compared_under_the_same_limits_and_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An entrypoint may read how much memory it has and start otherwise: that is no arm's doing."""
+    small, large = {"limits.memory_bytes": 2**29}, {"limits.memory_bytes": 2**31, "load.connections": 1}
+    conditions = {1: small, 2: large, 3: {**large, "load.connections": 10}, 4: small}
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, users=[1, 2, 3, 1], conditions=conditions)
+    trials = stage.perform(monkeypatch, tmp_path, trials=4)
+    assert [broken(notes) for notes in trials] == [set(), set(), {"it runs as on a"}, set()]
 
 
 def test_a_service_never_shares_a_deployment_whatever_was_announced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -240,6 +241,18 @@ def test_more_than_a_message_holds_is_a_trial_that_failed(tmp_path: Path, monkey
     assert "its 1 raw files hold 1,000 B, which is more than a host hands back" in second.record.reason
     with pytest.raises(TrialError, match="and a turn's trials are at most 3,000"):
         unpacked(b"x" * 3001, [trial_of(1)])
+
+
+def test_a_record_that_is_too_long_is_a_trial_that_failed_and_costs_its_turn_no_other(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path / "spool")
+    for number, said in ((1, "x" * handed.MOST_RECORD_BYTES), (2, "x")):
+        spool.trial_directory(trial_of(number))
+        spool.seal(sealed(number).model_copy(update={"facts": {"said": said}}))
+    turn = [trial_of(1), trial_of(2)]
+    first, second = unpacked(packed(collected(spool, turn)), turn)
+    assert first.record.status == "failed"
+    assert re.match(r"its record is 1,04\d,\d{3} B long, which is more than a host hands back", first.record.reason)
+    assert second.record.facts == {"said": "x"}
 
 
 def test_a_file_of_no_plain_name_is_a_trial_that_failed_and_no_message_that_is_refused(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,19 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples, Source
+from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
 from virtoll.binaries import binary
+from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
-from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor
+from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
+from virtoll.monitor import monitor as monitors
 from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
+from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
+from virtoll.trial.treatment import Driven, treatment_of, treatments
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cgroup"
 CGROUP_COUNTERS = {
@@ -125,28 +131,6 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
     assert all(abs(found - true) <= 3 for found, true in zip(moved, ours, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("lasts_s", "inside_s", "outside_s"), [(0.0, 900, 1350), (30.0, 900, 1350), (1800.0, 3600, 5400)]
-)
-def test_there_is_room_for_all_of_a_long_trial(
-    monkeypatch: pytest.MonkeyPatch, lasts_s: float, inside_s: float, outside_s: float
-) -> None:
-    """Samples that no longer fit are dropped, and void the trial when all of it is over."""
-    kept: list[float] = []
-
-    class Keeping:
-        def start_sampling(self, _sources: Sequence[Source], _rate_hz: float, *, keep_s: float = 900.0) -> None:
-            kept.append(keep_s)
-
-    monkeypatch.setattr(monitor, "outside_sources", lambda *_: [])
-    watching = Monitor(cast(Any, None))
-    watching._host_agent = cast(Any, Keeping())
-    accounting = Accounting("", Path("/nonexistent"))
-    instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
-    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), 10.0, lasts_s=lasts_s)
-    assert kept == [inside_s, outside_s]
-
-
 def test_missing_values_have_no_row() -> None:
     samples = Samples([1, 2], {"instance.cpu.usage_ns": [5, None], "host.psi.io.full_us": [None, 7]}, 0)
     assert _rows(samples, [10, 20]) == [(10, "instance", "cpu.usage_ns", 5), (20, "host", "psi.io.full_us", 7)]
@@ -185,6 +169,57 @@ for _ in range(100):
     s.sendto(bytes(1000), ("{SUT_GENERATOR_SIDE_ADDRESS}", 9))
 """,
 ]
+
+
+def test_all_of_a_long_trial_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of its beginning that no longer fits the ring makes a trial invalid, whatever it took."""
+    kept_s: list[float] = []
+
+    class Ring:
+        def start_sampling(self, _sources: Any, _rate_hz: float, *, keep_s: float) -> None:
+            kept_s.append(keep_s)
+
+    ring = Ring()
+    monkeypatch.setattr(Monitor, "_host_agent_in_use", lambda _: nullcontext(ring))
+    monkeypatch.setattr(monitors, "outside_sources", lambda *_: [])
+    accounting = Accounting("none", Path("/"))
+    watched: Any = SimpleNamespace(agent=ring, counts_cpu_time=True, accounting=accounting)
+    for rate_hz, lasts_s in ((10, 0.0), (10, 1200.0), (10, 3600.0), (100, 130.0), (100, 500.0)):
+        Monitor(cast(Any, None)).start(watched, cast(Any, None), rate_hz, lasts_s=lasts_s)
+    outside_s = kept_s[1::2]
+    assert outside_s == [1350, 1350, 3600, 450, 500], "at 100 Hz more would not fit the ring of a host of cgroup v2"
+    assert kept_s[::2] == [900, 1200, 3600, 900, 900]
+
+
+def test_a_ring_holds_all_that_a_host_of_version_2_tells_at_the_highest_rate() -> None:
+    """An origin, and a service beside the one that is measured."""
+    groups = ("instance", "payload", "helpers", "generator", "origin", "beside-a")
+    told = len(groups) * len({**CGROUP_COUNTERS, **PRESSURE_COUNTERS}) + 6 * len([*host_sources(), "network"])
+    sampler = Path(__file__).parent.parent / "rust/agent/src/sampler.rs"
+    ring = re.search(r"MOST_RING_VALUES: u64 = (\d+) << (\d+);", sampler.read_text(encoding="utf-8"))
+    assert ring is not None
+    assert monitors._MOST_TICKS * (1 + told) <= int(ring[1]) << int(ring[2])
+
+
+@pytest.mark.parametrize("name", ["siege", "viewers", "conference", "meeting"])
+def test_a_study_is_watched_for_as_long_as_it_lasts(name: str) -> None:
+    """Siege's longest windows are of 15 minutes."""
+    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    for each in treatments(read_study(text, f"{name}.toml", catalogue())):
+        assert isinstance(each.work, Driven)
+        settings = each.work.load.settings
+        windows = len(each.work.load.levels) or 1
+        lasts_ns = windows * settings.time_limit_ns if each.knee is None else 2 * each.knee.window_ns
+        assert each.watched_s >= lasts_ns / 1e9 + 60
+
+
+def test_a_probe_may_take_longer_than_it_says() -> None:
+    text = (files("virtoll.studies") / "micro.toml").read_text(encoding="utf-8")
+    study = read_study(text, "micro.toml", catalogue())
+    assert study.programme
+    for case in study.programme:
+        if not case.instrument:
+            assert treatment_of(study, case.condition).watched_s >= 2 * case.expected_s
 
 
 @pytest.mark.machine

@@ -19,12 +19,13 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Site
 from virtoll.monitor import Watched
 from virtoll.monitor.meters import Row
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.record.model import Events, Measured, Window
 from virtoll.study.limits import Limits
 from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
+from virtoll.trial.watchdog import State
 
 MIB = 1024**2
 
@@ -52,12 +53,21 @@ def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1, *, lives: bool = 
         "fake",
         agent,
         cast(Any, None),
-        cast(Any, None),
+        Accounting("none", Path("/")),
         Limits(disk_bytes=disk_bytes, pids=pids),
         {},
         lambda: lives,
         FAKE_IMAGE,
     )
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """What the host has left in place of this machine: plenty of all, until a test says otherwise."""
+    has = {"available_bytes": 2**40, "total_bytes": 2**40, "tasks": 1, "most_tasks": 10**6, "disk_free_bytes": 2**40}
+    monkeypatch.setattr(limits, "look", lambda _directory: State(**has))
+    monkeypatch.setattr(limits, "_held_bytes", lambda _instance: 0)
+    return has
 
 
 @pytest.fixture
@@ -131,6 +141,28 @@ class Allocates:
 def test_the_memory_limit(notes: Notes, answer: dict[str, Any] | AgentError, passed: bool | None) -> None:
     limits.of_memory_limit(notes, instance(Allocates(answer)))
     assert outcome(notes)[0] is passed
+
+
+def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, host: dict[str, int]
+) -> None:
+    """An instance of 512 MiB on a host that has 300 left: its own killer would end who asks, whatever the limit."""
+    host |= {"total_bytes": 2**31, "available_bytes": 300 * MIB, "tasks": 900, "most_tasks": 1000, "disk_free_bytes": 0}
+    killed = Allocates({"touched_bytes": 290 * MIB, "ended": "killed"})
+    limits.of_memory_limit(notes, instance(killed))
+    refused = Gets(Got(95, errno.EAGAIN))
+    limits.of_pids_limit(notes, instance(refused, pids=100))
+    assert [check.passed for check in notes.checks] == [None, None]
+    for check, word in zip(notes.checks, ("memory", "tasks"), strict=True):
+        assert check.detail.startswith("not tried: with that, the host ")
+        assert word in check.detail
+    assert refused.asked == []
+    monkeypatch.setattr(limits, "_held_bytes", lambda _instance: 500 * MIB)  # nearly all that it may: a guest's own
+    host["tasks"] = 1
+    notes.checks.clear()
+    limits.of_memory_limit(notes, instance(killed))
+    limits.of_pids_limit(notes, instance(refused, pids=100))
+    assert [check.passed for check in notes.checks] == [True, True]
 
 
 @pytest.mark.parametrize(("lives", "passed"), [(False, True), (True, None)])

@@ -23,8 +23,8 @@ from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
 from virtoll.platforms.base import Accounting, Instance, is_elsewhere
 
 _KEEP_S = 900.0
-_ROOM_SHARE = 2.0  # of a trial that lasts longer: how long a search takes is known on the average alone
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
+_MOST_TICKS = 45_000  # of the host's, but for a trial that lasts longer: the agent's ring holds 186 values of each
 NOBODY: Mapping[str, Accounting] = MappingProxyType({})
 
 
@@ -95,21 +95,21 @@ class Monitor:
 
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
-        ``beside``: other instances that are watched from outside, by the source's name. ``lasts_s``: about how long it
-        will be, where that may be long: what was seen must all be there in the end.
+        ``beside``: other instances that are watched from outside, by the source's name; ``lasts_s``: for how long, as
+        far as it is known: all is kept of so long, and of a quarter of an hour anyway (at more than 50 Hz: half of it).
         """
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
-        keep_s = max(_KEEP_S, _ROOM_SHARE * lasts_s)
         if inside:
-            seen_inside = inside_sources(cpu=instance.counts_cpu_time)
-            instance.agent.start_sampling(seen_inside, inside_hz or rate_hz, keep_s=keep_s)
+            sources = inside_sources(cpu=instance.counts_cpu_time)
+            instance.agent.start_sampling(sources, inside_hz or rate_hz, keep_s=max(_KEEP_S, lasts_s))
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
-            keep_s *= max(1.0, _ROOMY_HZ / rate_hz)
+            anyway_s = min(_KEEP_S * max(1.0, _ROOMY_HZ / rate_hz), _MOST_TICKS / rate_hz)
+            keep_s = max(anyway_s, lasts_s)
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
         self._metered.start()

@@ -140,13 +140,27 @@ def warnings() -> list[str]:
 
 def require_same(before: Environment, now: Environment) -> None:
     """HostError when a run begun in ``before`` must not go on in ``now``: its trials could not be compared."""
-    changed = differences(before.comparable, now.comparable)
+    changed = differences(before.comparable, _booted_anew(before.comparable, now.comparable))
     if changed:
         raise HostError(
             "the machine is not the one this run was begun on:\n  " + "\n  ".join(changed),
             where="environment.json",
             remedy="begin a new run; the old one's report stays valid for what it holds",
         )
+
+
+_KERNELS_SHARE = (
+    0.01  # of a machine's memory: by how much that may differ which a kernel leaves (MemTotal), boot by boot
+)
+
+
+def _booted_anew(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``now`` with the memory of before, where it differs by no more than a kernel keeps for itself."""
+    machines = [machine for each in (before, now) if isinstance(machine := each.get("machine"), dict)]
+    sizes = [size for machine in machines if isinstance(size := machine.get("memory_bytes"), int)]
+    if len(sizes) != 2 or abs(sizes[1] - sizes[0]) > _KERNELS_SHARE * sizes[0]:
+        return now
+    return {**now, "machine": {**machines[1], "memory_bytes": sizes[0]}}
 
 
 def _text(path: Path) -> str | None:

@@ -54,25 +54,34 @@ class Handed:
 def collected(spool: RunDirectory, turn: Sequence[PlannedTrial]) -> list[Handed]:
     """What a spool (a run directory in all but its plan) holds of a turn, whose trials are all sealed in it.
 
-    Raw files beyond what one message holds, or of names that are none of virtoll's, are not sent: their trials failed,
-    and say so.
+    Raw files beyond what one message holds, or of names that are none of virtoll's, and records that are too long are
+    not sent: their trials failed, and say so. Else all that the host has still to measure would be lost with them.
     """
     records = {record.trial.id: record for record in spool.records()}
     found, room = [], MOST_BYTES // 2  # the rest is for the records
     for trial in turn:
         paths = sorted(path for path in (spool.path / "trials" / trial.id).iterdir() if path.is_file())
         size = sum(path.stat().st_size for path in paths)
-        odd = [path.name for path in paths if not _is_plain(path.name)]
-        if odd or size > room or len(paths) > MOST_FILES:
-            what = f"its {len(paths)} raw files hold {size:,} B, which is more than a host hands back of a turn"
-            what = f"a raw file is called {odd[0]!r}, which is no plain name" if odd else what
-            record = records[trial.id]
-            failed = TrialRecord(trial=trial, status="failed", reason=what, started_at=record.started_at)
+        record, why = records[trial.id], _too_much(records[trial.id], paths, size, room)
+        if why:
+            failed = TrialRecord(trial=trial, status="failed", reason=why, started_at=record.started_at)
             found.append(Handed(failed, {}))
             continue
         room -= size
-        found.append(Handed(records[trial.id], {path.name: path.read_bytes() for path in paths}))
+        found.append(Handed(record, {path.name: path.read_bytes() for path in paths}))
     return found
+
+
+def _too_much(record: TrialRecord, paths: Sequence[Path], size: int, room: int) -> str:
+    """Why a trial is not sent as it is; "" where it is."""
+    odd = [path.name for path in paths if not _is_plain(path.name)]
+    if odd:
+        return f"a raw file is called {odd[0]!r}, which is no plain name"
+    if size > room or len(paths) > MOST_FILES:
+        return f"its {len(paths)} raw files hold {size:,} B, which is more than a host hands back of a turn"
+    if (length := len(record.model_dump_json())) > MOST_RECORD_BYTES:
+        return f"its record is {length:,} B long, which is more than a host hands back: take fewer rounds, or windows"
+    return ""
 
 
 def _is_plain(name: str) -> bool:

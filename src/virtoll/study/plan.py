@@ -139,14 +139,14 @@ def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) 
     """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead; and of each
     neighbour's.
     """
-    trials_s = sum(trial_seconds(study, condition) for condition in deployment.trials)
+    trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
     neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
     servers = [len(others(study, condition)) for condition in deployment.trials]
     starts_s = _READY_S * sum(count > 0 for count in servers)
     return trials_s + starts_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE + sum(servers))
 
 
-def trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     """A generous estimate of the time of its windows, its warm-up, and what it waits for in between."""
     if PROBE in condition:
         return study.case(condition).expected_s
@@ -169,6 +169,19 @@ def trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     elif "load.settle_ns" in values:
         turn_s = (rotation.window_ns + joins_ns + settle_ns) / 1e9
     return float(warm_up_ns / 1e9 + rotation.rounds * (turn_s + between_s))
+
+
+def watched_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+    """For how long a trial is watched at the most, about: all but its warm-up (in rotation, of all arms), room for what
+    drains, and for a search or a probe that takes longer than others.
+    """
+    lasts_s = _trial_seconds(study, condition if PROBE in condition else {**condition, "load.warm_up_ns": 0})
+    lasts_s *= len(study.arms) if study.design == "rotation" else 1
+    is_known = PROBE not in condition and not study.values(condition).get("knee.objective")
+    return _DRAINS_S + lasts_s * (1.05 if is_known else 2)
+
+
+_DRAINS_S = 120.0
 
 
 def _joins_ns(values: Mapping[str, Any]) -> float:

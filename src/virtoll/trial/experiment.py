@@ -29,11 +29,10 @@ from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
-from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
+from virtoll.record.model import Audit, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
-from virtoll.study.plan import trial_seconds
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.company import company
 from virtoll.trial.deployer import Deployer
@@ -58,6 +57,7 @@ class _Held:
     offer: Offer | None  # of the service that runs in it
     facts: Mapping[str, Any]
     believes: Mapping[str, Any]
+    in_turn: bool  # others may be measured between two of its trials
     programs: Programs | None = None  # the load's own, from its first trial on
 
 
@@ -67,7 +67,7 @@ class Known:
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: limits.Proved = field(default_factory=set)
-    # By server ("" where there is one): an arm, and what really ran there.
+    # By what of a condition decides what should run (`Audit.levels`), in words: an arm, and what really ran there.
     runs: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     audited: set[str] = field(default_factory=set)
 
@@ -88,11 +88,13 @@ class LabExperiment:
     origin: Offer | None = None
     known: Known = field(default_factory=Known)
     _held: _Held | None = None
+    _rest: ExitStack = field(default_factory=ExitStack)  # keeps what is held from running until its next trial
     _notes: Notes | None = None  # of the trial that is under way, or was the last
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
         self._notes = notes
+        self._rest.close()
         try:
             treatment = treatment_of(self.study, trial.condition, trial.arm.label)
             held = self._deployed(trial, treatment, notes)
@@ -124,8 +126,14 @@ class LabExperiment:
             self.end(notes)
             raise
         finally:
-            if trial.id in self._last or not trial.deployment:
-                self.end(notes)
+            self._leave(trial, notes)
+
+    def _leave(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Undo it after its last trial. In rotation a turn may come before its next in which it has no part."""
+        if trial.id in self._last or not trial.deployment:
+            self.end(notes)
+        elif self._held is not None and self._held.in_turn:
+            self._rest.enter_context(self._held.place.instance.stopped())
 
     def deploy(self, trial: PlannedTrial, notes: Notes) -> None:
         """Deploy what a trial asks for, start its service and undo it: nothing is measured (`virtoll audit`)."""
@@ -137,6 +145,7 @@ class LabExperiment:
 
     def end(self, notes: Notes | None = None) -> None:
         """Undo the deployment that is held, if there is one."""
+        self._rest.close()
         held, self._held = self._held, None
         if held is None:
             return
@@ -179,7 +188,8 @@ class LabExperiment:
             offer = self._started(stack, treatment.work, instance, trial, notes)
             audit.first(self.known.audited, trial, instance, notes)
             facts, believes = dict(notes.facts), dict(notes.believes)
-            held = _Held(trial.deployment, trial.id, stack.pop_all(), place, offer, facts, believes)
+            in_turn = treatment.rotation is not None
+            held = _Held(trial.deployment, trial.id, stack.pop_all(), place, offer, facts, believes, in_turn)
         self._held = held
         return held
 
@@ -275,7 +285,7 @@ class LabExperiment:
                     inside=subject.seen_inside,
                     inside_hz=treatment.inside_rate_per_s,
                     beside=subject.beside,
-                    lasts_s=0.0 if treatment.rotation is not None else trial_seconds(self.study, trial.condition),
+                    lasts_s=treatment.watched_s,
                 )
                 told = yield from self._windows(instance, subject, treatment, begin, notes)
             # The hogs are gone: what was seen is asked for of an agent that has its CPUs to itself.
@@ -346,7 +356,7 @@ class LabExperiment:
         """What runs is noted when the window is over: a server may give itself its title after it listens."""
         if runs := work.service.runs(instance):
             notes.facts["process"] = runs
-            first = self.known.runs.setdefault(trial.condition.get(SERVER, ""), (trial.arm.label, runs))
+            first = self.known.runs.setdefault(str(Audit.levels(trial.condition)), (trial.arm.label, runs))
             proofs.of_process(notes, runs, *first)
 
     def _conclude(

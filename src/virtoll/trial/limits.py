@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import sys
+from dataclasses import replace
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, HostError
@@ -15,6 +17,7 @@ from virtoll.record.model import NOT_LIMITED, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import has_ended
+from virtoll.trial.watchdog import danger, look
 from virtoll.units import format_bytes
 
 Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that bite there
@@ -126,6 +129,9 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = _PIDS
+    if end := _hosts_own_end(instance, tasks=asked):
+        notes.check(name, None, f"not tried: {end}; give less in [limits] pids")
+        return
     try:
         got = instance.agent.processes(asked)
     except AgentError as error:
@@ -138,6 +144,23 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
 
 
+def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0) -> str:
+    """What the host would lack if the instance took so much, in words; "" where it would lack nothing. It would then be
+    the host that refuses or kills, anybody it likes, and that would be taken for the limit.
+    """
+    state = look(instance.accounting.directory)
+    there = replace(state, tasks=state.tasks + tasks, disk_free_bytes=sys.maxsize)
+    if memory_bytes and instance.accounting.meter is None:  # else all of it was taken from the host when it began
+        more = max(0, memory_bytes - _held_bytes(instance))
+        there = replace(there, available_bytes=state.available_bytes - more)
+    return f"with that, {lacking}" if (lacking := danger(there)) else ""
+
+
+def _held_bytes(instance: Instance) -> int:
+    layout, accounting = hierarchies(), instance.accounting
+    return max(Cgroup(name, layout).held_bytes() for name in {accounting.cgroup, *accounting.parts.values()})
+
+
 def _refusal(got: Got) -> str:
     return "nothing was refused" if got.errno is None else os.strerror(got.errno)
 
@@ -146,6 +169,9 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
     """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
     asked = round(instance.limits.memory_bytes * EXCESS)
     name = _MEMORY
+    if end := _hosts_own_end(instance, memory_bytes=instance.limits.memory_bytes):
+        notes.check(name, None, f"not tried: {end}; give less in [limits] memory, or free some")
+        return
     try:
         outcome = instance.agent.allocate(asked)
     except StreamTimeoutError as error:

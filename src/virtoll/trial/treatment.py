@@ -17,7 +17,7 @@ from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
-from virtoll.study.plan import conditions, others
+from virtoll.study.plan import conditions, others, watched_seconds
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Treatment:
     knee: Knee | None = None  # None: it is measured under one load
     throttle: Throttle = NO_THROTTLE
     beside: Mapping[str, Driven] = field(default_factory=dict)  # the other servers at work meanwhile, by name
+    watched_s: float = 0.0  # for how long the trial is watched at the most, about; 0: nobody knows
 
     @property
     def inside_rate_per_s(self) -> float:
@@ -78,6 +79,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         throttle=settings_of(Throttle, "throttle", values),
         knee=settings_of(Knee, "knee", values) if values.get("knee.objective") and PROBE not in condition else None,
         beside={name: _driven(study, other, study.values(other)) for name, other in others(study, condition).items()},
+        watched_s=watched_seconds(study, condition),
     )
 
 
