@@ -20,6 +20,11 @@ _LEAVE_S = 5.0
 _MOST_LINE_BYTES, _PIECE_BYTES = 64 * 2**20, 2**16
 
 
+def ahead_s(start_ns: int | None) -> float:
+    """How long it is until a time by CLOCK_MONOTONIC that others may have set: an answer comes so much later."""
+    return 0.0 if start_ns is None else max(0.0, (start_ns - time.monotonic_ns()) / 1e9)
+
+
 class Conversation:
     """One such process, of this binary. ``who``: what it is called in errors."""
 

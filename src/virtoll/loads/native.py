@@ -16,7 +16,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
-from virtoll.loads.conversation import Conversation, conversing
+from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
@@ -126,7 +126,7 @@ class NativeSession(Session):
     def _drive(self, settings: Any, start_ns: int | None = None) -> Measurement:
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
-        timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
+        timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
         return measurement_of(self._told(spec, timeout_s), log, self.load.request, self.work_each)
 
     def _told(self, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import browser, sights
 from virtoll.loads.base import Intensity, Load, Measurement, Session
 from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
-from virtoll.loads.conversation import Conversation, conversing
+from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
 from virtoll.offers import Footage, Offer, Room
 from virtoll.record.model import Measured, Quantity
@@ -254,8 +254,9 @@ class Conference:
         self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
     ) -> Measurement:
         """Have so many be there, and measure."""
-        joins_ns = settings.every_ns * max(0, participants - self._there) + settings.patience_ns
-        expected_s = (joins_ns + settings.settle_ns + settings.time_limit_ns) / 1e9 + _SPARE_S
+        joins_s = settings.every_ns * max(0, participants - self._there) / 1e9
+        length_ns = settings.patience_ns + settings.settle_ns + settings.time_limit_ns
+        expected_s = length_ns / 1e9 + max(joins_s, ahead_s(start_ns)) + _SPARE_S
         if self.watchers is None:
             report = self.conversation.ask(_line(order(settings, participants, start_ns)), expected_s)
             measurement = measurement_of(report, self._there, at)

@@ -20,7 +20,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
-from virtoll.loads.conversation import conversing
+from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
 from virtoll.record.model import MEDIA_AGE, VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
@@ -250,7 +250,8 @@ class Crowd:
         self._viewers, self.pauses = settings.viewers, lead_ns is not None
         asked = order(settings, start_ns, churns=churns, pauses=self.pauses)
         length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
-        expected_s = (length_ns + _most_joins_ns(settings, settings.viewers)) / 1e9 + _SPARE_S
+        joins_s = _most_joins_ns(settings, settings.viewers) / 1e9
+        expected_s = length_ns / 1e9 + max(joins_s, ahead_s(start_ns)) + _SPARE_S
         return self._conversation.ask(json.dumps(asked).encode(), expected_s)
 
     def end(self) -> None:
