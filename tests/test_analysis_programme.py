@@ -141,6 +141,19 @@ def test_zeros_have_no_ratio_and_that_is_said(tmp_path: Path) -> None:
     assert "0 in every deployment" in check.why
 
 
+def test_a_zero_in_some_deployments_does_not_leave_the_others_to_decide(tmp_path: Path) -> None:
+    run = write_programme(tmp_path / "r", small(instruments={"clock": ("other", 1.0)}, blocks=4))
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    theirs = next(record for record in records if "instrument" in record["trial"]["condition"])
+    for window in theirs["measured"]["windows"]:
+        window["values"] = dict.fromkeys(window["values"], 0.0)
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = read_run(run)
+    (check,) = cross_checks(build_matrix(found, measure_all(found)))
+    assert (check.outcome, check.ratio) == ("cannot tell", None)
+    assert check.why == "one of them is 0 in 1 of 4 deployments, and a 0 has no ratio"
+
+
 def test_an_instrument_that_failed_is_not_measured_and_says_why(tmp_path: Path) -> None:
     recipe = small(instruments={"clock": ("other", 1.0)})
     plan = read_run(write_programme(tmp_path / "plan", recipe)).plan

@@ -101,6 +101,20 @@ def test_what_lxcfs_costs_is_asked_of_each_metric(judged: JudgedPaper) -> None:
     assert [one.outcome for one in asked] == ["agrees", "agrees", "agrees", "not measured here"]
 
 
+def test_a_block_without_a_ratio_does_not_leave_the_others_to_decide(tmp_path: Path, judged: JudgedPaper) -> None:
+    matrix = programme(tmp_path / "run")
+    of_lxc = (
+        cell for (*_, label, where), cell in matrix.cells.items() if (label, where.probe) == (LXC.label, "linpack")
+    )
+    next(cell for cell in of_lxc if cell.record.trial.condition["linpack.order"] == 2000).values["linpack.gflops"] = 0.0
+    again = judge_paper(read_paper("kvm-openvz-lxc"), matrix)
+    for one, outcome in ((judged, "agrees"), (again, "cannot tell")):
+        assert table(one, "Figure 4").cells["1,000 and more", "lxc"].outcome == outcome
+        (every,) = (each for each in one.statements if each.statement.reads.endswith("LINPACK to 5 %, at every order"))
+        assert every.outcome == outcome
+    assert every.why == f"no ratio: {LXC.label}: some block holds a 0"
+
+
 def test_both_papers_print_the_same_round_trips() -> None:
     """One prints times, the other what they are above native: the ratios agree to the digits printed."""
     times = {table.id: table.rows for table in read_paper("kvm-openvz-lxc").tables}["Table 2"]

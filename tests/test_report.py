@@ -302,6 +302,8 @@ def test_numbers_show_two_digits_of_their_uncertainty() -> None:
     assert number(1234.56, 41.2) == "1,235"
     assert number(0.01234, 0.00031) == "0.01234"
     assert number(97.41, 0.03) == "97.410"
+    assert number(0.00102, 0.000003) == "0.0010200"  # CPU seconds of 1,000 commands
+    assert number(0.000003, 0.000003) == "0.0000030"
     assert plus_minus(None) == interval(None) == "—"
 
 

@@ -113,7 +113,7 @@ def test_arms_of_a_turn_are_told_at_their_own_times(tmp_path: Path) -> None:
         for phase, begun_s in zip(record["phases"], (other * at, other * at + 5), strict=True):
             phase["start_ns"] = 10**12 + round(begun_s * SECOND)
     (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lines))
-    at_once = {("instance", "memory.usage_bytes"): lambda _t: 5}
+    at_once: dict[tuple[str, str], Callable[[float], float]] = {("instance", "memory.usage_bytes"): lambda _t: 5}
     for number in (0, 1):
         sampled(run, "outside", at_once, [100.0, 101.0], number=number, since_ns=10**12)
     assert [round(at, 3) for _, _, at, _ in told(run)] == [101, 101]

@@ -24,6 +24,7 @@ import numpy as np
 from virtoll.analysis.conditions import Condition, level_value
 from virtoll.analysis.counterparts import (
     BELIEVES,
+    barred,
     fits,
     level_of,
     log_ratio,
@@ -159,6 +160,8 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
         return claim("this condition was not in the study", "not measured here")
     if there is None or matrix.baseline is None:
         return claim("" if there is None else "no native arm to compare with", "not measured here")
+    if why := barred(matrix, metric, [(one, c) for one in (arm, matrix.baseline) for c in conditions]):
+        return claim(f"no ratio: {why}", "cannot tell")
     rule = rule_of(matrix.run.plan)
     summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions], rule)
     if summary is None:
@@ -231,6 +234,7 @@ class _Pair:
     where: str
     end: Any  # the level along a trend's path
     values: Floats
+    barred: str = ""  # why it has no ratio
 
 
 def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> JudgedStatement:
@@ -239,6 +243,8 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
         if arm is None:
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
     pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
+    if why := next((pair.barred for pair in pairs if pair.barred), ""):
+        return JudgedStatement(statement, "cannot tell", (), f"no ratio: {why}")
     rule = rule_of(matrix.run.plan)
     means = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()], rule)
     if not means:
@@ -270,7 +276,8 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         if len(statement.metrics) > 1:
             where = ", ".join(part for part in (title_of(matrix, metric), where if varying else "") if part)
         end = upper.get(statement.by or next(iter(varying), ""))
-        pairs.append(_Pair(where, end, _against(matrix, metric, (over, upper), against)))
+        both = [(over, upper), *([] if against is None else [against])]
+        pairs.append(_Pair(where, end, _against(matrix, metric, (over, upper), against), barred(matrix, metric, both)))
     return pairs
 
 

@@ -155,6 +155,19 @@ def _logs(values: Floats) -> Floats:
     return out
 
 
+def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) -> str:
+    """What leaves some blocks of these cells without a ratio, a 0 or what failed, so that one of the others would be of
+    the better ones alone (`ratios`); "" where nothing does.
+    """
+    for arm, condition in () if metric.startswith(BELIEVES) or metric not in matrix.metrics else cells:
+        lost, of = matrix.censored(metric, arm, condition)
+        if lost:
+            return f"{arm.label}: in {lost} of {of} trials it {matrix.metrics[metric].censoring}"
+        if (matrix.values(metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)] <= 0).any():
+            return f"{arm.label}: some block holds a 0"
+    return ""
+
+
 def pooled(columns: Sequence[Floats], rule: Rule) -> Summary | None:
     """Mean over conditions of log ratios, an array over blocks each; None when nothing was measured."""
     return summary_under(rule, np.stack(columns, axis=1)) if columns else None
@@ -162,6 +175,7 @@ def pooled(columns: Sequence[Floats], rule: Rule) -> Summary | None:
 
 __all__ = [
     "BELIEVES",
+    "barred",
     "fits",
     "level_of",
     "log_ratio",

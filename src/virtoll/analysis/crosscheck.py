@@ -66,13 +66,17 @@ def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: s
     logs = np.full_like(ours, np.nan)
     both = (ours > 0) & (theirs > 0)
     logs[both] = np.log(theirs[both] / ours[both])
-    rule = rule_of(matrix.run.plan)
-    summary = summary_under(rule, logs[:, None])
+    pairs = int((np.isfinite(ours) & np.isfinite(theirs)).sum())
+    zeros, rule = pairs - int(both.sum()), rule_of(matrix.run.plan)
+    summary = None if zeros else summary_under(rule, logs[:, None])
     found = None if summary is None else rule.interval(summary, _METHOD)
     outcome, why = _outcome(found, margin, "" if summary is None else rule.lacks(summary))
-    if found is None:
-        zeros = bool(np.any(np.isfinite(ours) & np.isfinite(theirs)))
-        why = "one of them is 0 in every deployment" if zeros else _reason(matrix, condition.by(instrument)) or why
+    if zeros == pairs > 0:
+        why = "one of them is 0 in every deployment"
+    elif zeros:  # those of the others would be of where both happened to have some
+        outcome, why = "cannot tell", f"one of them is 0 in {zeros} of {pairs} deployments, and a 0 has no ratio"
+    elif found is None:
+        why = _reason(matrix, condition.by(instrument)) or why
     return CrossCheck(
         instrument=instrument,
         version=_version(matrix, condition.by(instrument)),

@@ -9,12 +9,13 @@ from typing import Any
 from virtoll.analysis.estimates import Estimate
 
 MISSING = "—"
+_MOST_DIGITS = 9  # a nanosecond, of what is told in seconds
 
 
 def number(value: float, width: float | None = None) -> str:
     """As many decimals as show two digits of the uncertainty ``width``; without one, four digits of the value."""
     scale = width if width and math.isfinite(width) else abs(value) / 100
-    digits = min(5, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
+    digits = min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
     return f"{value:,.{digits}f}"
 
 
