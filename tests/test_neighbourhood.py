@@ -178,6 +178,27 @@ def test_an_agent_that_falls_silent_at_the_start_makes_the_trial_invalid(
     assert doubles.log[-2:] == ["killed from outside", "end"]
 
 
+def test_a_host_that_was_in_danger_before_was_not_harmed_by_the_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else each neighbour of a machine whose disk is nearly full would be told to harm its host, the polite one too."""
+    doubles, told, saved = Doubles(monkeypatch, tmp_path), notes(tmp_path), threading.Event()
+    monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: saved.set())
+    full = replace(WELL, disk_free_bytes=400 * 1024**2)
+    monkeypatch.setattr(neighbourhood, "watching", lambda directory, save: watching(directory, save, lambda _: full))
+
+    def disturbed() -> None:
+        plan = Neighbour("cpu", start_ns=3600 * 10**9)
+        with beside(cast(Deployer, doubles), TRIAL, Limits(), plan, told) as begin:
+            begin()
+            assert saved.wait(PATIENCE_S)
+
+    with pytest.raises(HostError, match="disk has only 400 MiB left; that was so before the neighbour was to begin"):
+        disturbed()
+    assert told.outcome is None
+    assert not may_have_harmed(told)
+
+
 def test_the_watchdog_ends_it_and_the_outcome_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And when it began is known, though its agent went with it."""
     doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)

@@ -11,7 +11,7 @@ from virtoll.agent import StreamError
 from virtoll.aggressors.base import Aggressor, Place, make_aggressor
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
-from virtoll.errors import VirtollError
+from virtoll.errors import HostError, VirtollError
 from virtoll.lab.base import SLOTS
 from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
@@ -39,6 +39,7 @@ class Disturbance:
         self._plan = plan
         self._offset_ns = neighbour.agent.clock().offset_ns
         self._running: Running | None = None
+        self.asked_ns: int | None = None  # by our clock, when it was to be let loose: before that it harmed nobody
         self._loose_ns: int | None = None  # by our clock, for an aggressor whose own report is lost
         self._silence = ""  # what the agent's stream said when it was asked to let the aggressor loose
         self._refusal = "the window was over before its time had come"
@@ -75,6 +76,7 @@ class Disturbance:
     def _let_loose(self) -> None:
         try:
             if not self._over.wait(self._plan.start_ns / 1e9):
+                self.asked_ns = time.monotonic_ns()
                 self._running = self._aggressor.start(self._place, self._plan.duration_ns)
                 self._loose_ns = time.monotonic_ns()
         except StreamError as error:
@@ -139,7 +141,8 @@ def beside(
     """A neighbour for the length of the block, where the plan has one. It gives `Disturbance.begin`.
 
     At the end of the block, what the neighbour did is in the notes; ``notes.outcome`` is *host harmed* when the
-    watchdog had to end it. What failed on our own side when the aggressor was to be let loose is raised there.
+    watchdog had to end it. What failed on our own side when the aggressor was to be let loose is raised there, and
+    HostError where the machine was in danger before: whatever ended there, the neighbour had no part in it.
     """
     if not plan.aggressor:
         yield lambda **_: None
@@ -159,9 +162,20 @@ def beside(
                 try:
                     watched.close()  # from now on it is settled what the watchdog did
                 finally:
-                    _note(notes, record, rows, watch)
+                    was_before = _was_before(watch, disturbance)
+                    _note(notes, record, rows, Watch() if was_before else watch)
         if disturbance.failure is not None:
             raise disturbance.failure
+        if was_before:
+            what = f"{watch.reason}; that was so before the neighbour was to begin"
+            raise HostError(what, where="watchdog", remedy="free some of it, or give the instances less in [limits]")
+
+
+def _was_before(watch: Watch, disturbance: Disturbance) -> bool:
+    """Whether the watchdog saw a danger when the aggressor was not loose yet."""
+    if watch.seen_ns is None:
+        return False
+    return disturbance.asked_ns is None or watch.seen_ns < disturbance.asked_ns
 
 
 def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:

@@ -65,6 +65,7 @@ class Watch:
     """What a watchdog saw and did. Times are the host's CLOCK_MONOTONIC ns."""
 
     reason: str = ""  # the first danger
+    seen_ns: int | None = None  # when that was seen
     saved_ns: int | None = None  # when the neighbour was ended for it
     failure: str = ""  # why it could not look, or not end the neighbour at once
 
@@ -110,6 +111,7 @@ def _keep_looking(
 
 def _look(watch: Watch, directory: Path, look_at: Callable[[Path], State]) -> None:
     try:
-        watch.reason = danger(look_at(directory))
+        if reason := danger(look_at(directory)):
+            watch.seen_ns, watch.reason = time.monotonic_ns(), reason
     except Exception as error:  # a thread's error is seen by nobody: it is told at the block's end
         watch.failure = f"the host could not be looked at: {type(error).__name__}: {error}"
