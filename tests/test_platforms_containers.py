@@ -142,7 +142,10 @@ def test_in_every_mode_it_is_reached_by_ipv4_only_and_root_finds_no_monitor(plac
             assert sentry not in Path("/proc/net/unix").read_text(), "not any user of the machine's"
 
 
-def test_limits_hold(place: Place) -> None:
+def test_limits_hold(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of it is left where virtoll was started: conmon notes there that memory ran out."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     with place.deployed() as instance:
         contract.is_accounted_for(instance)
         contract.cpu_limit_holds(instance)
@@ -152,6 +155,7 @@ def test_limits_hold(place: Place) -> None:
         contract.pids_limit_holds(instance)
         if place.platform.name == "gvisor":
             contract.memory_limit_ends_it(instance)
+    assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_limits_hold_with_the_budget_of_vcpus(place: Place) -> None:

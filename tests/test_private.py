@@ -13,7 +13,7 @@ from test_rootfs import _MAKES, stand_in
 from virtoll import binaries
 from virtoll.errors import HostError
 from virtoll.hosts import private
-from virtoll.hosts.ledger import Ledger, cache_directory, state_directory
+from virtoll.hosts.ledger import Ledger, cache_directory, opened, state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
 from virtoll.images import contents, rootfs
@@ -142,6 +142,34 @@ def test_a_link_of_ours_is_followed_and_what_it_leads_to_is_tightened(tmp_path: 
 
 
 @needs_root
+def test_state_and_cache_are_where_the_kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has moved them to a larger disk has left a link; what is mounted there is known by its own path."""
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "var").symlink_to("disk")
+    for name, directory in (("VIRTOLL_STATE", state_directory), ("VIRTOLL_CACHE", cache_directory)):
+        monkeypatch.setenv(name, str(tmp_path / "var/virtoll"))
+        assert directory() == tmp_path / "disk/virtoll"
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv(name, "disk")
+        assert directory() == tmp_path / "disk"
+
+
+@pytest.mark.machine
+def test_what_is_mounted_below_a_link_is_unmounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "state").symlink_to("disk")
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    host, place = LocalHost(), state_directory() / "layer"
+    try:
+        with opened(host, state_directory() / "ledger", "run") as ledger, ledger.owning("mount", str(place)):
+            place.mkdir()
+            host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
+        assert not place.is_mount()
+    finally:
+        if place.is_mount():
+            host.run(["umount", str(place)])
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_link_that_somebody_else_could_turn_is_refused(tmp_path: Path, depth: int) -> None:
     (tmp_path / "disk").mkdir()

@@ -238,19 +238,20 @@ def scratch(host: Host, name: str) -> Iterator[Path]:
 
 
 def state_directory() -> Path:
-    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll).
+    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll), without links: what is
+    mounted there is found again by the kernel's name for it.
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))
+    return Path(os.path.realpath(private.trusted(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))))
 
 
 def cache_directory() -> Path:
-    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll).
+    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll), without links.
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))
+    return Path(os.path.realpath(private.trusted(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))))
 
 
 class _InUseError(HostError):

@@ -100,8 +100,10 @@ class Podman(Platform):
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             command = [*self._podman(directory), *self._run(groups, limits, attachment), str(root), *SERVE]
             hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
-            argv = bundle.apart(root, command, covered=COVERED, without=hidden)
             variables = _settings(host, directory)
+            # Where the kernel ends who takes too much memory, conmon makes a file "oom" in its working directory.
+            there = ["env", f"--chdir={directory / 'podman'}", *command]
+            argv = bundle.apart(root, there, covered=COVERED, without=hidden)
             netns = attachment.netns if attachment.kind == "shared" else None
             agent, process = stack.enter_context(
                 agent_on_stdio(
