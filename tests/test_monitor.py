@@ -22,8 +22,9 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
-from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor
-from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
+from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor, network_source
+from virtoll.monitor.monitor import ClockReading, _kept_s, _on_our_clock, _rows
+from virtoll.monitor.sources import MOST_COUNTERS
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.study.limits import Limits
@@ -126,10 +127,17 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
 
 
 @pytest.mark.parametrize(
-    ("lasts_s", "inside_s", "outside_s"), [(0.0, 900, 1350), (30.0, 900, 1350), (1800.0, 3600, 5400)]
+    ("rate_hz", "lasts_s", "inside_s", "outside_s"),
+    [
+        (10, 0.0, 900, 1350),
+        (10, 30.0, 900, 1350),
+        (10, 1800.0, 3600, 5400),
+        (100, 1800.0, 2 * 1024**2 // 23 / 100, 3600),  # there is no room inside for more at this rate
+        (10, 10**6, 2 * 1024**2 // 23 / 10, 8 * 1024**2 // 5 / 10),
+    ],
 )
 def test_there_is_room_for_all_of_a_long_trial(
-    monkeypatch: pytest.MonkeyPatch, lasts_s: float, inside_s: float, outside_s: float
+    monkeypatch: pytest.MonkeyPatch, rate_hz: float, lasts_s: float, inside_s: float, outside_s: float
 ) -> None:
     """Samples that no longer fit are dropped, and void the trial when all of it is over."""
     kept: list[float] = []
@@ -138,13 +146,37 @@ def test_there_is_room_for_all_of_a_long_trial(
         def start_sampling(self, _sources: Sequence[Source], _rate_hz: float, *, keep_s: float = 900.0) -> None:
             kept.append(keep_s)
 
-    monkeypatch.setattr(monitor, "outside_sources", lambda *_: [])
+    monkeypatch.setattr(monitor, "outside_sources", lambda *_: [network_source("instance", ())])
     watching = Monitor(cast(Any, None))
     watching._host_agent = cast(Any, Keeping())
     accounting = Accounting("", Path("/nonexistent"))
     instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
-    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), 10.0, lasts_s=lasts_s)
+    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), rate_hz, lasts_s=lasts_s)
     assert kept == [inside_s, outside_s]
+
+
+def test_at_a_high_rate_samples_are_kept_for_as_long_as_there_is_room() -> None:
+    """On cgroup v2 there were too many of them for 15 minutes at 100 a second, and no trial could begin."""
+    layout = fixture_hierarchies(2)
+    groups = [source for name in "abcdef" for source in cgroup_sources(name, "virtoll/ab12/i", layout)]
+    watched = [*groups, *host_sources()]
+    kept_s = _kept_s(watched, 100.0, 0.0, 8 * 1024**2)
+    assert 500 < kept_s < 900
+    with agent(None) as client:
+        client.start_sampling(watched, 100.0, keep_s=kept_s)
+        client.collect()
+        with pytest.raises(AgentError, match="do not fit"):
+            client.start_sampling(watched, 100.0, keep_s=900.0)
+
+
+def test_no_source_has_more_counters_than_are_reckoned_with() -> None:
+    everything = [*host_sources(), *inside_sources()]
+    for version in (1, 2):
+        everything += cgroup_sources(f"v{version}", "virtoll/ab12/i", fixture_hierarchies(version))
+    with agent(None) as client:
+        for each in everything:
+            client.start_sampling([each], 10)
+            assert len(client.collect().counters) <= MOST_COUNTERS[each.kind], each
 
 
 def test_missing_values_have_no_row() -> None:
