@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
+from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples, Source
 from virtoll.binaries import binary
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError
@@ -25,9 +24,9 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
-from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
-from virtoll.monitor import monitor as monitors
-from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
+from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor, network_source
+from virtoll.monitor.monitor import ClockReading, _kept_s, _on_our_clock, _rows
+from virtoll.monitor.sources import MOST_COUNTERS
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.study.file import read_study
@@ -131,6 +130,59 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
     assert all(abs(found - true) <= 3 for found, true in zip(moved, ours, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("rate_hz", "lasts_s", "inside_s", "outside_s"),
+    [
+        (10, 0.0, 900, 1350),
+        (10, 30.0, 900, 1350),
+        (10, 1800.0, 1800, 1800),
+        (100, 1800.0, 2 * 1024**2 // 23 / 100, 1800),  # there is no room inside for more at this rate
+        (10, 10**6, 2 * 1024**2 // 23 / 10, 8 * 1024**2 // 5 / 10),
+    ],
+)
+def test_there_is_room_for_all_of_a_long_trial(
+    monkeypatch: pytest.MonkeyPatch, rate_hz: float, lasts_s: float, inside_s: float, outside_s: float
+) -> None:
+    """Samples that no longer fit are dropped, and void the trial when all of it is over."""
+    kept: list[float] = []
+
+    class Keeping:
+        def start_sampling(self, _sources: Sequence[Source], _rate_hz: float, *, keep_s: float = 900.0) -> None:
+            kept.append(keep_s)
+
+    monkeypatch.setattr(monitor, "outside_sources", lambda *_: [network_source("instance", ())])
+    watching = Monitor(cast(Any, None))
+    watching._host_agent = cast(Any, Keeping())
+    accounting = Accounting("", Path("/nonexistent"))
+    instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
+    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), rate_hz, lasts_s=lasts_s)
+    assert kept == [inside_s, outside_s]
+
+
+def test_at_a_high_rate_samples_are_kept_for_as_long_as_there_is_room() -> None:
+    """On cgroup v2 there were too many of them for 15 minutes at 100 a second, and no trial could begin."""
+    layout = fixture_hierarchies(2)
+    groups = [source for name in "abcdef" for source in cgroup_sources(name, "virtoll/ab12/i", layout)]
+    watched = [*groups, *host_sources()]
+    kept_s = _kept_s(watched, 100.0, 0.0, 8 * 1024**2)
+    assert 500 < kept_s < 900
+    with agent(None) as client:
+        client.start_sampling(watched, 100.0, keep_s=kept_s)
+        client.collect()
+        with pytest.raises(AgentError, match="do not fit"):
+            client.start_sampling(watched, 100.0, keep_s=900.0)
+
+
+def test_no_source_has_more_counters_than_are_reckoned_with() -> None:
+    everything = [*host_sources(), *inside_sources()]
+    for version in (1, 2):
+        everything += cgroup_sources(f"v{version}", "virtoll/ab12/i", fixture_hierarchies(version))
+    with agent(None) as client:
+        for each in everything:
+            client.start_sampling([each], 10)
+            assert len(client.collect().counters) <= MOST_COUNTERS[each.kind], each
+
+
 def test_missing_values_have_no_row() -> None:
     samples = Samples([1, 2], {"instance.cpu.usage_ns": [5, None], "host.psi.io.full_us": [None, 7]}, 0)
     assert _rows(samples, [10, 20]) == [(10, "instance", "cpu.usage_ns", 5), (20, "host", "psi.io.full_us", 7)]
@@ -169,36 +221,6 @@ for _ in range(100):
     s.sendto(bytes(1000), ("{SUT_GENERATOR_SIDE_ADDRESS}", 9))
 """,
 ]
-
-
-def test_all_of_a_long_trial_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of its beginning that no longer fits the ring makes a trial invalid, whatever it took."""
-    kept_s: list[float] = []
-
-    class Ring:
-        def start_sampling(self, _sources: Any, _rate_hz: float, *, keep_s: float) -> None:
-            kept_s.append(keep_s)
-
-    ring = Ring()
-    monkeypatch.setattr(Monitor, "_host_agent_in_use", lambda _: nullcontext(ring))
-    monkeypatch.setattr(monitors, "outside_sources", lambda *_: [])
-    accounting = Accounting("none", Path("/"))
-    watched: Any = SimpleNamespace(agent=ring, counts_cpu_time=True, accounting=accounting)
-    for rate_hz, lasts_s in ((10, 0.0), (10, 1200.0), (10, 3600.0), (100, 130.0), (100, 500.0)):
-        Monitor(cast(Any, None)).start(watched, cast(Any, None), rate_hz, lasts_s=lasts_s)
-    outside_s = kept_s[1::2]
-    assert outside_s == [1350, 1350, 3600, 450, 500], "at 100 Hz more would not fit the ring of a host of cgroup v2"
-    assert kept_s[::2] == [900, 1200, 3600, 900, 900]
-
-
-def test_a_ring_holds_all_that_a_host_of_version_2_tells_at_the_highest_rate() -> None:
-    """An origin, and a service beside the one that is measured."""
-    groups = ("instance", "payload", "helpers", "generator", "origin", "beside-a")
-    told = len(groups) * len({**CGROUP_COUNTERS, **PRESSURE_COUNTERS}) + 6 * len([*host_sources(), "network"])
-    sampler = Path(__file__).parent.parent / "rust/agent/src/sampler.rs"
-    ring = re.search(r"MOST_RING_VALUES: u64 = (\d+) << (\d+);", sampler.read_text(encoding="utf-8"))
-    assert ring is not None
-    assert monitors._MOST_TICKS * (1 + told) <= int(ring[1]) << int(ring[2])
 
 
 @pytest.mark.parametrize("name", ["siege", "viewers", "conference", "meeting"])

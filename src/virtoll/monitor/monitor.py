@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,12 +19,13 @@ from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.meters import Metered, Row
-from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
+from virtoll.monitor.sources import MOST_COUNTERS, cgroup_sources, host_sources, inside_sources, network_source
 from virtoll.platforms.base import Accounting, Instance, is_elsewhere
 
 _KEEP_S = 900.0
+# Values that a ring may have: on the host all that the agent's may, inside less, for they take memory.
+_MOST_OUTSIDE, _MOST_INSIDE = 8 * 1024**2, 2 * 1024**2
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
-_MOST_TICKS = 45_000  # of the host's, but for a trial that lasts longer: the agent's ring holds 186 values of each
 NOBODY: Mapping[str, Accounting] = MappingProxyType({})
 
 
@@ -96,20 +97,19 @@ class Monitor:
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
         ``beside``: other instances that are watched from outside, by the source's name; ``lasts_s``: for how long, as
-        far as it is known: all is kept of so long, and of a quarter of an hour anyway (at more than 50 Hz: half of it).
+        far as it is known: all is kept of so long, and of a quarter of an hour anyway, where there is room for it.
         """
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
-            sources = inside_sources(cpu=instance.counts_cpu_time)
-            instance.agent.start_sampling(sources, inside_hz or rate_hz, keep_s=max(_KEEP_S, lasts_s))
+            sources, hz = inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz
+            instance.agent.start_sampling(sources, hz, keep_s=_kept_s(sources, hz, lasts_s, _MOST_INSIDE))
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
-            anyway_s = min(_KEEP_S * max(1.0, _ROOMY_HZ / rate_hz), _MOST_TICKS / rate_hz)
-            keep_s = max(anyway_s, lasts_s)
+            keep_s = _kept_s(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
         self._metered.start()
@@ -215,6 +215,13 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     machine = hierarchies()
     booked = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
     return [*booked, *sources, *host_sources()]
+
+
+def _kept_s(sources: Sequence[Source], rate_hz: float, lasts_s: float, most_values: int, roomy: float = 1.0) -> float:
+    """How long samples are kept: `_KEEP_S`, or as long as a longer trial may last, where a ring has room for that."""
+    width = 1 + sum(MOST_COUNTERS[source.kind] for source in sources)
+    room_s = most_values // width / rate_hz
+    return min(max(roomy * _KEEP_S, lasts_s), room_s)
 
 
 def _read_clock(agent: Agent) -> ClockReading:

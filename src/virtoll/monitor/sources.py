@@ -5,10 +5,27 @@ The names of sources and counters are fixed (docs/RUN_DIRECTORY.md); a source's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from virtoll.agent import Kind, Source
 from virtoll.hosts.cgroup import Hierarchies
 
 _PRESSURES = ("cpu", "memory", "io")
+
+# How many counters a source may have (rust/agent/src/parse.rs); a keyed file holds CPU time, or memory.
+MOST_COUNTERS: Mapping[Kind, int] = {
+    "integer": 1,
+    "keyed": 3,
+    "psi": 2,
+    "stat": 6,
+    "meminfo": 4,
+    "netdev": 4,
+    "pidstat": 4,
+    "diskstats": 2,
+    "blkio": 2,
+    "io_stat": 2,
+    "threads": 2,
+}
 
 # Controller, what its counters' names begin with after the source's, kind, file.
 _VERSION_1: tuple[tuple[str, str, Kind, str], ...] = (
