@@ -159,3 +159,21 @@ def test_what_fits_is_not_refused() -> None:
 def test_they_are_found_by_their_names() -> None:
     assert probes()["disk"] is Disk
     assert probes()["disk-sync"] is DiskSync
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ('{"what": "full", "where": "write", "remedy": "less", "kind": "space"}', "space"),
+        ('{"what": "full", "where": "write", "remedy": "less", "kind": ["space"]}', "system"),
+        ('{"what": "full"}', "system"),
+        ('"full"', "system"),
+        ("null", "system"),
+    ],
+)
+def test_a_reason_that_is_none_is_the_probes_own_fault(told: str, kind: str) -> None:
+    """What stands inside an instance may say anything."""
+    with pytest.raises(ProbeError) as found:
+        parse("disk", 1, b'{"error": %s}' % told.encode(), b"")
+    assert found.value.kind == kind
+    assert found.value.is_own == (kind == "system")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from virtoll import strict_json
-from virtoll.errors import Problem
 from virtoll.images.base import AGENT
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Check, Window
 
+_REBUILD = "the agent is of another version: rebuild it and the image with `make`"
 TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
 
 
@@ -62,11 +62,17 @@ def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str
     if not isinstance(report, dict):
         report = {}
     if "error" in report:
-        problem = Problem(report["error"]["what"], report["error"]["where"], report["error"]["remedy"])
-        raise ProbeError(
-            problem.what, kind=report["error"]["kind"], where=f"probe {name}: {problem.where}", remedy=problem.remedy
-        )
+        raise _error(name, report["error"])
     return report
+
+
+def _error(name: str, told: Any) -> ProbeError:
+    """What a report gives as the reason: an instance may say anything there."""
+    words = [told.get(key) for key in ("what", "where", "remedy", "kind")] if isinstance(told, dict) else []
+    match words:
+        case [str(what), str(where), str(remedy), str(kind)]:
+            return ProbeError(what, kind=kind, where=f"probe {name}: {where}", remedy=remedy)
+    return ProbeError("the reason it gives is of another form", kind="system", where=f"probe {name}", remedy=_REBUILD)
 
 
 def result(report: dict[str, Any]) -> ProbeResult:
@@ -78,7 +84,7 @@ def result(report: dict[str, Any]) -> ProbeResult:
             f"the report is of another form ({type(error).__name__}: {error})",
             kind="system",
             where=f"probe {report.get('probe', 'of the agent')}",
-            remedy="the agent is of another version: rebuild it and the image with `make`",
+            remedy=_REBUILD,
         ) from error
 
 
