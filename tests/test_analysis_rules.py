@@ -19,7 +19,7 @@ from virtoll.analysis.matrix import build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under, toll_table
 from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
-from virtoll.analysis.verdicts import judge
+from virtoll.analysis.verdicts import blocks_needed, judge
 from virtoll.record.model import PlannedTrial
 from virtoll.record.rules import Decide, Precision
 
@@ -108,6 +108,13 @@ def test_steins_interval_covers_where_a_condition_is_lost_after_the_pilot(of_blo
         assert summary is not None
         covered += abs(summary.mean) <= rule.half_width(summary)
     assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
+
+
+def test_a_forecast_takes_what_is_lost_of_few_blocks_for_less_lost_of_many() -> None:
+    summary = Summary(0.06, 0.03, 10)
+    few = replace(summary, spread_of=3.0)
+    needed = [blocks_needed(each, math.log1p(0.03), 1, AtAnyTime()) for each in (summary, few)]
+    assert needed[0] == needed[1] < 200
 
 
 def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:

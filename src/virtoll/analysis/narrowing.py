@@ -73,7 +73,7 @@ def narrowing(found: Components, summary: Summary, pace: Pace, lost: int = 0) ->
         return None
     windows_s = (TIMES - 1) * pace.windows_s * (summary.n + lost)
     more = max(1, round(windows_s / pace.block_s))
-    then = replace(summary, n=summary.n + more, error=summary.error * math.sqrt(summary.n / (summary.n + more)))
+    then = _of_blocks(summary, summary.n + more)
     told = Narrowing(
         now=FIXED.half_width(summary),
         windows=FIXED.half_width(with_windows(found, summary, TIMES)),
@@ -90,10 +90,15 @@ def _extended(summary: Summary, half_width: float) -> int | None:
     """Blocks in all at which the always-valid interval of an extended run is as narrow."""
     rule = AtAnyTime()
     for n in range(summary.n + 1, summary.n + MOST_MORE):
-        then = replace(summary, n=n, error=summary.deviation / math.sqrt(n))
-        if rule.half_width(then) <= half_width:
+        if rule.half_width(_of_blocks(summary, n)) <= half_width:
             return n
     return None
+
+
+def _of_blocks(summary: Summary, n: int) -> Summary:
+    """What a mean over so many blocks would be known by, were as many of them lost as of those that there are."""
+    known = None if summary.spread_of is None else summary.spread_of * n / summary.n
+    return replace(summary, n=n, error=summary.deviation / math.sqrt(n), spread_of=known)
 
 
 def pace_of(run: Run, probe: str = "", beside: Sequence[TrialRecord] = ()) -> Pace | None:

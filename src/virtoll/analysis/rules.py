@@ -260,7 +260,8 @@ def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:
     there is none yet.
     """
     level, n = 1 - (1 - LEVEL) / max(1, family), min(blocks, rule.most or blocks)
-    then = Summary(summary.mean, summary.deviation / math.sqrt(n), n, summary.spread_of)
+    of = None if rule.pilot is None else summary.spread_of  # a pilot's stays; what was lost is as many blocks then
+    then = Summary(summary.mean, summary.deviation / math.sqrt(n), n, of)
     plain, wide = then.half_width(level), rule.half_width(then, level)
     return max(1.0, (wide / plain) ** 2) if plain > 0 else 1.0
 
