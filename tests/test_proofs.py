@@ -165,6 +165,14 @@ def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(
     assert [check.passed for check in notes.checks] == [True, True]
 
 
+def test_a_large_host_whose_memory_is_huge_pages_has_enough_for_a_small_instance(
+    notes: Notes, host: dict[str, int]
+) -> None:
+    host |= {"total_bytes": 2**40, "available_bytes": 40 * 2**30}
+    limits.of_memory_limit(notes, instance(Allocates({"touched_bytes": MIB, "ended": "killed"})))
+    assert outcome(notes)[0] is True
+
+
 @pytest.mark.parametrize(("lives", "passed"), [(False, True), (True, None)])
 def test_a_broken_stream_proves_the_memory_limit_only_with_the_instances_end(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, lives: bool, passed: bool | None
