@@ -462,11 +462,12 @@ class _Packaged(LocalHost):
     def __init__(self, modules: str) -> None:
         self.modules = modules
 
-    def run(self, argv, **_):  # type: ignore[no-untyped-def]
+    def run(self, argv, env=None, **_):  # type: ignore[no-untyped-def]
         said = ""
         match argv[0]:
             case "apt-cache":
-                said = f"x\n  Depends: linux-image-{self.version}\n"
+                depends = "Depends" if (env or {}).get("LC_ALL") == "C" else "Hängt ab von"
+                said = f"x\n  {depends}: linux-image-{self.version}\n"
             case "apt-get":
                 said = f"'http://deb.debian.org/image.deb' linux-image-{self.version}_6.12.43-1_amd64.deb 1 SHA256:0"
             case "sh":

@@ -24,7 +24,9 @@ STUBS = {
         esac""",
     "apt-cache": """
         case $1 in
-            policy) echo "$2:"; sed -n "s/^$2 /  Candidate: /p" "$RELEASE" ;;
+            policy)
+                [ "$LC_ALL" = C ] && told=Candidate || told=Installationskandidat
+                echo "$2:"; sed -n "s/^$2 /  $told: /p" "$RELEASE" ;;
             pkgnames) cut -d' ' -f1 "$RELEASE" | grep "^$2" ;;
         esac""",
     "dpkg-query": ":",

@@ -28,6 +28,7 @@ METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, U
 _INIT = Path(__file__).with_name("guest_init.sh")
 _BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
+_IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
 _STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
 
@@ -146,7 +147,7 @@ def _from_packages(host: Host, progress: Callable[[str], None], devices: Devices
         progress(f"fetching the guests' kernel {package}")
         tree = partial / "tree"
         tree.mkdir(parents=True)
-        depends = host.run(["apt-cache", "depends", "--important", package]).text
+        depends = host.run(["apt-cache", "depends", "--important", package], env=_IN_ENGLISH).text
         modules = versioned_dependencies(depends, "linux-modules-")  # Ubuntu packs them apart
         fetch = 'cd "$1" && shift && exec apt-get download -q -o APT::Sandbox::User=root "$@"'
         host.run(["sh", "-c", fetch, "sh", str(partial), package, *modules], timeout_s=600)
@@ -180,7 +181,7 @@ def kernel_package(host: Host) -> str:
     if find("apt-get") is None:
         raise HostError("there is no apt-get to fetch a kernel with", where=host.where, remedy=_OWN_KERNEL)
     for metapackage in METAPACKAGES:
-        shown = host.run(["apt-cache", "depends", "--important", metapackage], check=False)
+        shown = host.run(["apt-cache", "depends", "--important", metapackage], check=False, env=_IN_ENGLISH)
         for package in versioned_dependencies(shown.text, "linux-image-"):
             return package
     raise HostError(
