@@ -15,8 +15,9 @@ hosts were planned, and on nothing that was found (docs/METHODOLOGY.md says why)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +28,7 @@ ENOUGH = 4  # blocks of each host: with fewer, Satterthwaite's interval misses u
 _UNEVEN = 2  # how many times as many blocks one host may have as another, lest an approximation promise too much
 _DRAWS, _SEED = 10_000, 20_26  # of the test of no difference: its p is good to 0.002 at 0.05
 _AT_ONCE = 4_000_000  # of hosts' draws: their arrays must not grow with the hosts
+_FEW = 50  # hosts whose draws are kept: 8 MB
 
 
 def by_host(hosts: Sequence[str], logs: Floats) -> dict[str, Summary]:
@@ -127,12 +129,29 @@ def _no_difference(means: Floats, squares: Floats, freedom: Floats) -> float:
     """
     if (squares == 0).any():
         return math.nan
-    rng, beyond, seen = np.random.default_rng(_SEED), 0, _between(means, squares)
-    for draws in _shares(len(means)):
-        drawn = rng.standard_normal((draws, len(means))) * np.sqrt(squares)
-        scatter = squares * rng.chisquare(freedom, (draws, len(means))) / freedom
+    beyond, seen = 0, _between(means, squares)
+    for normal, chi_square in _draws(tuple(freedom.tolist())):
+        drawn, scatter = normal * np.sqrt(squares), squares * chi_square / freedom
         beyond += int((_between(drawn, scatter) >= seen).sum())
     return beyond / _DRAWS
+
+
+def _draws(freedom: tuple[float, ...]) -> Iterable[tuple[Floats, Floats]]:
+    """Standard normal and chi-squared, of [draw, host], always the same: the last are kept, where they are small, for
+    most that is judged in a report is of hosts with as many blocks.
+    """
+    return _kept_draws(freedom) if len(freedom) <= _FEW else _new_draws(freedom)
+
+
+@lru_cache(maxsize=1)
+def _kept_draws(freedom: tuple[float, ...]) -> list[tuple[Floats, Floats]]:
+    return list(_new_draws(freedom))
+
+
+def _new_draws(freedom: tuple[float, ...]) -> Iterator[tuple[Floats, Floats]]:
+    rng, hosts = np.random.default_rng(_SEED), len(freedom)
+    for draws in _shares(hosts):
+        yield rng.standard_normal((draws, hosts)), rng.chisquare(freedom, (draws, hosts))
 
 
 def _shares(hosts: int) -> list[int]:
