@@ -167,6 +167,21 @@ def test_also_in_rotation_where_all_windows_are_one(late: int, held: bool, tmp_p
     assert check.detail.startswith(f"{late} of 200 times")
 
 
+@pytest.mark.parametrize(("starting_ms", "held"), [(20, True), (21, False)])
+def test_who_paused_must_watch_again_when_the_window_begins(starting_ms: int, held: bool, tmp_path: Path) -> None:
+    """Else a slow arm alone is measured with what it takes to go on."""
+    counts = [{"starting_ms": told, "there_ms": 500} for told in (starting_ms, 0)]
+    windows = [
+        Window(start_ns=at * SECOND, duration_ns=SECOND // 2, work=1.0, counts=told) for at, told in enumerate(counts)
+    ]
+    measured = Measured(name="ll-hls-viewers", instrument="", unit="viewer-second", loop="open", windows=windows)
+    notes = Notes(tmp_path, lambda _: None)
+    proofs.of_generator(notes, measured, 1)
+    check = {check.name: check for check in notes.checks}["who had paused watched again when the window began"]
+    assert check.passed is held
+    assert check.detail.startswith(f"for {starting_ms} of 1,000 ms")
+
+
 def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server: LiveServer) -> None:
     server.tells_time = False
     load = load_of(time_limit_ns=2 * SECOND)
@@ -216,6 +231,7 @@ def test_in_rotation_viewers_stay_and_ask_for_nothing_while_others_are_measured(
     load = load_of(settle_ns=SECOND // 5)
     windows, meanwhile = in_turns(load, client, server, 3)
     assert meanwhile == [0, 0, 0]
+    assert all(window.counts["there_ms"] == 1500 >= window.counts["starting_ms"] >= 0 for window in windows)
     assert [window.events["start-up"].completed for window in windows] == [3, 0, 0]
     assert [window.events["view"].offered for window in windows] == [3, 3, 3]
     assert all(window.events["view"].failures == {} for window in windows)

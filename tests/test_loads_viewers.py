@@ -265,7 +265,8 @@ def test_in_a_search_start_ups_are_of_those_who_come_anew(client: Client, server
 
 def test_what_is_asked_of_a_window() -> None:
     settings = load_of(viewers=21, churn_share=0.1, settle_ns=SECOND).settings
-    window = {"viewers": 21, "settle_ns": SECOND, "duration_ns": SECOND // 2, "start_ns": None, "pauses": False}
+    window = {"viewers": 21, "settle_ns": SECOND, "duration_ns": SECOND // 2, "start_ns": None}
+    window["pauses_over_ns"] = None
     assert order(settings) == {**window, "anew": None}
     assert order(settings, 7, churns=True) == {**window, "anew": 3, "start_ns": 7}
     assert order(replace(settings, viewers=1), churns=True)["anew"] == 1

@@ -135,7 +135,7 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
     [
         (10, 0.0, 900, 1350),
         (10, 30.0, 900, 1350),
-        (10, 1800.0, 1800, 1800),
+        (10, 1800.0, 1800, 2700),  # outside a turn's marks are rows, too
         (100, 1800.0, 2 * 1024**2 // 23 / 100, 1800),  # there is no room inside for more at this rate
         (10, 10**6, 2 * 1024**2 // 23 / 10, 8 * 1024**2 // 5 / 10),
     ],

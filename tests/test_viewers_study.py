@@ -23,6 +23,7 @@ from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import Arm, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
+from virtoll.run import refusals
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
@@ -32,6 +33,7 @@ from virtoll.study.plan import deployment_seconds, deployments
 from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
+from virtoll.trial.treatment import treatments
 
 SECOND = 10**9
 STUDY = """\
@@ -134,6 +136,24 @@ def test_the_estimate_knows_that_viewers_who_pause_join_and_settle_once() -> Non
     assert seconds("true", "1 s", "1 s") - seconds("true", "1 ns", "1 s") == pytest.approx(10)
     assert seconds("true", "1 s", "2 s") - seconds("true", "1 s", "1 s") == pytest.approx(rounds)
     assert seconds("false", "1 s", "2 s") - seconds("false", "1 ns", "1 s") == pytest.approx(10 * rounds)
+
+
+@pytest.mark.parametrize(
+    ("lead_in", "pause", "remedies"),
+    [
+        ("599 ms", "true", ['lead_in = "600 ms", or [load] pause = false']),
+        ("600 ms", "true", []),
+        ("1 ms", "false", []),
+    ],
+)
+def test_who_paused_needs_three_parts_to_go_on(lead_in: str, pause: str, remedies: list[str]) -> None:
+    """Else a slow arm alone goes on within its windows, which takes more requests than to watch."""
+    text = STUDY.replace("SERVICE", "nginx-ll-hls")
+    text = text.replace('name = "viewers"', f'name = "ll-hls-viewers"\npause = {pause}')
+    text = text.replace('delivery = "hls"\n', "").replace("qualities = 3\n", "")
+    text = text.replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
+    study = read_study(f'{text}\n[rotation]\nlead_in = "{lead_in}"\n', "small.toml", catalogue())
+    assert [each.remedy for each in refusals._of_rotation(treatments(study), "small.toml")] == remedies
 
 
 @pytest.mark.parametrize(("design", "joins"), [("blocks", 90), ("rotation", 125)])

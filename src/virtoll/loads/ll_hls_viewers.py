@@ -65,9 +65,9 @@ class LlHlsViewersLoad(ViewingLoad):
     settings: LlHlsViewersSettings
 
     @property
-    def pauses(self) -> bool:
-        """As the settings say."""
-        return self.settings.pause
+    def pauses_over_ns(self) -> int | None:
+        """Where the settings have them pause, a part: as many go on at each moment of one, whenever a turn begins."""
+        return self.settings.part_ns if self.settings.pause else None
 
     @property
     def quantities(self) -> dict[str, Quantity]:

@@ -22,7 +22,19 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
 from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
-from virtoll.record.model import MEDIA_AGE, VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
+from virtoll.record.model import (
+    MEDIA_AGE,
+    STARTING_MS,
+    THERE_MS,
+    VIEW,
+    WAKES,
+    WAKES_LATE,
+    Drain,
+    Events,
+    Measured,
+    Quantity,
+    Window,
+)
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
@@ -45,7 +57,7 @@ class ViewingSettings:
 
     Start-ups are of all joins, and each window has viewers of its own; but in a search ([knee]) who is there stays for
     the next window, and start-ups are those of its ``churn``;
-    and so does in rotation who pauses (`ViewingLoad.pauses`).
+    and so does in rotation who pauses (`ViewingLoad.pauses_over_ns`).
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -84,9 +96,11 @@ class ViewingLoad(Load):
     settings: ViewingSettings
 
     @property
-    def pauses(self) -> bool:
-        """Whether in rotation viewers stay from window to window, and pause while others are measured."""
-        return False
+    def pauses_over_ns(self) -> int | None:
+        """In rotation viewers stay from window to window, and pause while others are measured; then they go on one by
+        one over so long, a part of what they watch. None: each window has viewers of its own.
+        """
+        return None
 
     @property
     def unit(self) -> str:
@@ -117,7 +131,7 @@ class ViewingLoad(Load):
         """Who pauses goes on for as long as the rotation says. In a search, and of other viewers, all join and settle,
         whatever it says.
         """
-        if self.pauses and intensity is None:
+        if self.pauses_over_ns is not None and intensity is None:
             return told_ns
         viewers = self.settings.viewers if intensity is None else intensity
         return self.settings.settle_ns + round(self.settings.join_ns * viewers)
@@ -175,7 +189,7 @@ class ViewingSession(Session):
 
     def lead_in(self, duration_ns: int) -> None:
         """Nothing yet: each window's viewers settle; those who paused watch for so long before it."""
-        self._leads_ns[:] = [duration_ns] if self.load.pauses else []
+        self._leads_ns[:] = [duration_ns] if self.load.pauses_over_ns else []
 
     @property
     def lead_ns(self) -> int:
@@ -214,11 +228,12 @@ class ViewingSession(Session):
 
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
         lead_ns = self._leads_ns.pop() if self._leads_ns else None
+        over_ns = None if lead_ns is None else self.load.pauses_over_ns
         if not self._standing:
             seeded = replace(settings, seed=settings.seed + next(self._crowds))
             self._standing.append(Crowd(self.client, specification(seeded, self.asked, self.client)))
         try:
-            report = self._standing[0].report(settings, start_ns, churns=churns, lead_ns=lead_ns)
+            report = self._standing[0].report(settings, start_ns, churns=churns, lead_ns=lead_ns, over_ns=over_ns)
         except BaseException:
             self._standing[0].end()
             self.end()
@@ -238,18 +253,25 @@ class Crowd:
         self.pauses = False
 
     def report(
-        self, settings: ViewingSettings, start_ns: int | None, *, churns: bool, lead_ns: int | None = None
+        self,
+        settings: ViewingSettings,
+        start_ns: int | None,
+        *,
+        churns: bool,
+        lead_ns: int | None = None,
+        over_ns: int | None = None,
     ) -> dict[str, Any]:
         """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
 
         Where the crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and
-        where it is the one that it was, goes on for so long before it.
+        where it is the one that it was, goes on for so long before it, one after another over ``over_ns``.
         """
         if settings.viewers == self._viewers:
             settings = replace(settings, settle_ns=lead_ns or 0)
         self._viewers, self.pauses = settings.viewers, lead_ns is not None
-        asked = order(settings, start_ns, churns=churns, pauses=self.pauses)
-        length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
+        asked = order(settings, start_ns, churns=churns, pauses_over_ns=over_ns)
+        patience_ns = settings.patience_ns * (2 if self.pauses else 1)  # until they play, and till each has paused
+        length_ns = settings.settle_ns + settings.time_limit_ns + patience_ns
         joins_s = _most_joins_ns(settings, settings.viewers) / 1e9
         expected_s = length_ns / 1e9 + max(joins_s, ahead_s(start_ns)) + _SPARE_S
         return self._conversation.ask(json.dumps(asked).encode(), expected_s)
@@ -294,7 +316,11 @@ def specification(settings: ViewingSettings, asked: dict[str, Any], client: Clie
 
 
 def order(
-    settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False, pauses: bool = False
+    settings: ViewingSettings,
+    start_ns: int | None = None,
+    *,
+    churns: bool = False,
+    pauses_over_ns: int | None = None,
 ) -> dict[str, Any]:
     """What it reads of one window."""
     return {
@@ -303,7 +329,7 @@ def order(
         "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,
-        "pauses": pauses,
+        "pauses_over_ns": pauses_over_ns,
     }
 
 
@@ -346,11 +372,23 @@ def measurement_of(
             **{name: window[name] for name in counted},
             **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
             **counts,
+            **({} if report["rests_ns"] is None else _going_on(window)),
         },
         events={STARTUP: startups, VIEW: watched},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness))
+
+
+_STATES = ("playing_ns", "stalled_ns", "starting_ns", "gone_ns")
+
+
+def _going_on(window: dict[str, Any]) -> dict[str, int]:
+    """How far those who had paused were not watching again: until then they ask for more than at any other time."""
+    return {
+        STARTING_MS: window["starting_ns"] // 10**6,
+        THERE_MS: sum(window[state] for state in _STATES) // 10**6,
+    }
 
 
 def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
@@ -359,7 +397,7 @@ def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
     """
     duration_ns = window["end_ns"] - window["start_ns"]
     viewing_ns = window["playing_ns"] + window["stalled_ns"]
-    there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
+    there_ns = sum(window[state] for state in _STATES)
     told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
     if window["ages"]:
         told[AGE] = window["age_ns"] / window["ages"] / 1e6

@@ -221,7 +221,7 @@ def _kept_s(sources: Sequence[Source], rate_hz: float, lasts_s: float, most_valu
     """How long samples are kept: `_KEEP_S`, or as long as a longer trial may last, where a ring has room for that."""
     width = 1 + sum(MOST_COUNTERS[source.kind] for source in sources)
     room_s = most_values // width / rate_hz
-    return min(max(roomy * _KEEP_S, lasts_s), room_s)
+    return min(roomy * max(_KEEP_S, lasts_s), room_s)
 
 
 def _read_clock(agent: Agent) -> ClockReading:

@@ -66,6 +66,9 @@ WAKES, WAKES_LATE = "wakes", "wakes_late"
 # The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
+# The keys, in the counts of a window before which viewers paused, of the time in which they waited for play to go on,
+# and of all their time, in ms.
+STARTING_MS, THERE_MS = "starting_ms", "there_ms"
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too

@@ -17,6 +17,7 @@ from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
+from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import Room
 from virtoll.probes.base import probes
 from virtoll.record.model import LEVEL, LEVELS, Arm
@@ -27,6 +28,7 @@ from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
+from virtoll.units import format_duration
 
 
 def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
@@ -153,7 +155,17 @@ def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
     if any(each.slices.count for each in asked):
         what = "the slices of one arm would run while others are measured"
         problems.append(Problem(what, f"{file}: [slices]", remedy))
+    for each in asked:
+        load = each.work.load if isinstance(each.work, Driven) else None
+        least_ns = _PARTS_TO_GO_ON * ((load.pauses_over_ns or 0) if isinstance(load, ViewingLoad) else 0)
+        if each.knee is None and each.rotation is not None and each.rotation.lead_in_ns < least_ns:
+            what = "viewers who paused do not watch again so soon: to go on takes them three parts"
+            remedy = f'lead_in = "{format_duration(least_ns)}", or [load] pause = false'
+            problems.append(Problem(what, f"{file}: [rotation] lead_in", remedy))
     return list(dict.fromkeys(problems))
+
+
+_PARTS_TO_GO_ON = 3  # one over which they go on, one that each waits for, one for what lies further back
 
 
 def of_turns(asked: Sequence[Treatment], at_once: int, file: str) -> list[Problem]:

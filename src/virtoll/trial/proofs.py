@@ -26,6 +26,8 @@ from virtoll.record.model import (
     MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
+    STARTING_MS,
+    THERE_MS,
     VIEW,
     WAKES,
     WAKES_LATE,
@@ -99,6 +101,8 @@ def _of_views(notes: Notes, views: Events) -> None:
     notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
 
+_GOING_ON_SHARE = 0.02  # of all viewers' time
+
 _UNTOLD = "the load does not tell how many failed"
 
 
@@ -116,6 +120,8 @@ def of_generator(
         _of_schedule(notes, measured)
         if WAKES in window.counts:
             _of_reading(notes, measured)
+        if THERE_MS in window.counts:
+            _of_going_on(notes, measured)
     if DROPPED in window.counts:
         dropped = window.counts[DROPPED]
         told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
@@ -168,6 +174,16 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
     notes.check("the generator read in time", not read_too_late(*measured.windows) if wakes else None, told)
+
+
+def _of_going_on(notes: Notes, measured: Measured) -> None:
+    """Who paused while others were measured watches again when a window begins: the requests with which play goes on
+    are of the lead-in, and where they are not, of a slow arm's windows alone.
+    """
+    starting_ms, there_ms = (sum(window.counts[key] for window in measured.windows) for key in (STARTING_MS, THERE_MS))
+    told = f"for {starting_ms:,} of {there_ms:,} ms viewers waited for play to go on; [rotation] lead_in is their time"
+    name = "who had paused watched again when the window began"
+    notes.check(name, starting_ms <= _GOING_ON_SHARE * there_ms, told)
 
 
 def read_too_late(*windows: Window) -> bool:

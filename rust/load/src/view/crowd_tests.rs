@@ -290,7 +290,7 @@ fn an_order_that_cannot_be_carried_out_says_why() {
     let mut late = order(1, None);
     late["start_ns"] = json!(1);
     let mut paused = order(1, None);
-    paused["pauses"] = json!(true);
+    paused["pauses_over_ns"] = json!(1);
     for (line, why) in [
         (paused.to_string(), "viewers of a live playlist pause"),
         (order(0, None).to_string(), "there must be a viewer"),
@@ -311,7 +311,7 @@ fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
     let spec = spec(listener.local_addr().unwrap());
     let mut crowd = Crowd {
         viewers: 0,
-        pauses: false,
+        pauses_over_ns: None,
         next: 0,
         random: Random(1),
     };

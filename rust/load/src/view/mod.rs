@@ -186,7 +186,7 @@ fn in_turn(
 ) -> Result<(), Failed> {
     let mut crowd = Crowd {
         viewers: 0,
-        pauses: false,
+        pauses_over_ns: None,
         next: 0,
         random: Random(spec.seed),
     };
@@ -210,7 +210,7 @@ fn in_turn(
         let mut sum = tallies.swap_remove(0);
         tallies.iter().for_each(|tally| sum.add(tally));
         let mut report = Report::new(&sum, asked, held);
-        report.rests_ns = order.pauses.then(sys::now_ns);
+        report.rests_ns = order.pauses_over_ns.map(|_| sys::now_ns());
         say(&report)?;
     }
     Ok(())
@@ -219,7 +219,7 @@ fn in_turn(
 /// Who is there by the last order.
 struct Crowd {
     viewers: usize,
-    pauses: bool,
+    pauses_over_ns: Option<i64>,
     /// Who is the next to leave and come anew: all in turn.
     next: usize,
     random: Random,
@@ -231,7 +231,16 @@ impl Crowd {
         let stay = self.viewers.min(order.viewers);
         let mut joins_ns = spec.joins_ns(order.viewers - stay, &mut self.random);
         let before_ns = joins_ns.last().unwrap_or(&0) + order.settle_ns;
+        let over_ns = self
+            .pauses_over_ns
+            .map(|over_ns| over_ns.min(order.settle_ns));
         let first_ns = match order.start_ns {
+            // From any moment of the live stream's parts: when an order is given has to do with them, since the last
+            // window was told when a part had come, and with how long this service takes to be asked for its clock.
+            None if over_ns.is_some() => {
+                let drawn_ns = self.random.below(over_ns.unwrap_or(0).max(1) as u64);
+                now_ns + STANDING_DELAY_NS + drawn_ns as i64
+            }
             None if self.viewers > 0 => now_ns + STANDING_DELAY_NS,
             None => now_ns + START_DELAY_NS,
             Some(start_ns) => {
@@ -249,15 +258,12 @@ impl Crowd {
             tells_after_ns: order.anew.map_or(i64::MIN, |_| from_ns),
             first_ns,
             joins_ns: joins_ns.into(),
-            goes_on_every_ns: self.pauses.then(|| {
-                let part_ns = order.settle_ns / (2 * stay.max(1) as i64);
-                spec.join.every_ns.min(part_ns)
-            }),
-            pauses: order.pauses,
+            goes_on_every_ns: over_ns.map(|over_ns| over_ns / stay.max(1) as i64),
+            pauses: order.pauses_over_ns.is_some(),
             window_ns: (from_ns, from_ns + order.duration_ns),
         };
         (self.viewers, self.next) = (order.viewers, task.first_anew + anew);
-        self.pauses = order.pauses;
+        self.pauses_over_ns = order.pauses_over_ns;
         Ok(task)
     }
 }

@@ -17,7 +17,7 @@ const PART: Duration = Duration::from_millis(20);
 
 fn order(viewers: usize) -> Value {
     json!({"viewers": viewers, "anew": null, "settle_ns": WINDOW_NS, "duration_ns": WINDOW_NS, "start_ns": null,
-        "pauses": true})
+        "pauses_over_ns": PART.as_nanos() as u64})
 }
 
 /// By two threads; who fails is followed by another at once.
@@ -221,19 +221,21 @@ fn who_gets_no_answer_while_it_pauses_gives_up_and_another_comes_with_the_next_o
         at_ns(&report["rests_ns"]) - at_ns(&report["window"]["end_ns"])
     };
     assert!(waited_ns(&reports[1]) >= 5_000_000_000);
+    let failures = all_of(&reports, "views", "failures");
+    assert_eq!(failures, [&json!({}), &json!({"timeout": 2}), &json!({})]);
 }
 
 #[test]
-fn they_go_on_as_they_joined_but_within_half_of_what_comes_before_the_window() {
+fn they_go_on_at_each_moment_of_a_part_and_begin_at_any() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut spec = spec(listener.local_addr().unwrap(), HOUR_NS);
-    spec.join.every_ns = 37_000_000;
+    let spec = spec(listener.local_addr().unwrap(), HOUR_NS);
     let mut crowd = crate::view::Crowd {
         viewers: 0,
-        pauses: false,
+        pauses_over_ns: None,
         next: 0,
         random: Random(1),
     };
+    let mut begun_ns = Vec::new();
     let mut going_on_ns = |viewers: usize| -> Vec<i64> {
         let order = serde_json::from_value(order(viewers)).unwrap();
         let task = crowd.task(&spec, &order, 0).unwrap();
@@ -244,12 +246,24 @@ fn they_go_on_as_they_joined_but_within_half_of_what_comes_before_the_window() {
             .map_or(0, |at_ns| at_ns - task.first_ns);
         assert_eq!(before_ns, joined + WINDOW_NS);
         let going_on = (0..viewers).filter_map(|number| task.goes_on_ns(number));
+        begun_ns.push(task.first_ns);
         going_on.map(|at_ns| at_ns - task.first_ns).collect()
     };
     assert!(going_on_ns(2).is_empty());
-    assert_eq!(going_on_ns(4), [0, 37_000_000]);
+    assert_eq!(going_on_ns(4), [0, 10_000_000]);
     assert_eq!(
         going_on_ns(4),
-        [0, 1, 2, 3].map(|number| number * 25_000_000)
+        [0, 1, 2, 3].map(|number| number * 5_000_000)
     );
+    for _ in 0..100 {
+        going_on_ns(4);
+    }
+    let mut drawn_ns: Vec<i64> = begun_ns[1..]
+        .iter()
+        .map(|at_ns| at_ns - crate::view::STANDING_DELAY_NS)
+        .collect();
+    drawn_ns.sort_unstable();
+    let part_ns = PART.as_nanos() as i64;
+    assert!(0 <= drawn_ns[0] && drawn_ns[0] < part_ns / 10);
+    assert!(part_ns - part_ns / 10 < drawn_ns[101] && drawn_ns[101] < part_ns);
 }

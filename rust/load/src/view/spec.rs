@@ -123,9 +123,10 @@ pub struct Order {
     /// need. Null: they begin at once.
     pub start_ns: Option<i64>,
     /// After the window all pause: nothing is asked for any more, and it is told when nothing is under way. With the next
-    /// order they go on at the live edge, as far one after another as they joined, or as half of its settle_ns holds.
+    /// order they go on at the live edge, one after another at equal distances over so long: a part of the stream, so
+    /// that as many come at each moment of one. Null: they watch on.
     #[serde(default)]
-    pub pauses: bool,
+    pub pauses_over_ns: Option<i64>,
 }
 
 impl Order {
@@ -139,8 +140,13 @@ impl Order {
             "duration_ns must be above 0, and at most 30 days"
         } else if spec.join.every_ns as f64 * self.viewers as f64 > TIME_MAX_NS as f64 {
             "all must have joined within 30 days"
-        } else if self.pauses && !matches!(spec.media, Media::Live { .. }) {
+        } else if self.pauses_over_ns.is_some() && !matches!(spec.media, Media::Live { .. }) {
             "viewers of a live playlist pause, and no others"
+        } else if self
+            .pauses_over_ns
+            .is_some_and(|over_ns| !(1..=TIME_MAX_NS).contains(&over_ns))
+        {
+            "pauses_over_ns must be above 0, and at most 30 days"
         } else {
             return Ok(self);
         };

@@ -140,6 +140,14 @@ impl Tally {
         }
     }
 
+    /// Who had begun to play was not given what it had asked for in the window, and waited for after it.
+    pub fn left_early(&mut self, failure: Option<Failure>, refused: Option<u16>) {
+        match failure {
+            Some(failure) => self.broken.count(failure, refused),
+            None => self.left += 1,
+        }
+    }
+
     fn drained(&mut self, at_ns: i64, has_started: bool) {
         if at_ns >= self.watched.until_ns {
             self.under_way += 1;

@@ -296,7 +296,10 @@ impl<'a> Worker<'a> {
             return Ok(());
         };
         let refused = view.protocol.refused();
-        if view.has_started {
+        let was_asked = view.pause.as_ref().is_some_and(|pause| pause.is_busy);
+        if view.has_started && was_asked {
+            self.tally.left_early(failure, refused);
+        } else if view.has_started {
             self.tally.left(at_ns, failure, refused);
         } else if view.order == self.order {
             self.starting -= 1;
