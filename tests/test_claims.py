@@ -112,7 +112,49 @@ def test_a_block_without_a_ratio_does_not_leave_the_others_to_decide(tmp_path: P
         assert table(one, "Figure 4").cells["1,000 and more", "lxc"].outcome == outcome
         (every,) = (each for each in one.statements if each.statement.reads.endswith("LINPACK to 5 %, at every order"))
         assert every.outcome == outcome
-    assert every.why == f"no ratio: {LXC.label}: some block holds a 0"
+    assert every.why == f"judged over 2 of 3 conditions; no ratio: {LXC.label}: some block holds a 0"
+
+
+def linpack_with_a_0(directory: Path, *orders: int) -> Matrix:
+    """Of native too: a statement may be of native alone."""
+    matrix = programme(directory)
+    for (*_, where), cell in matrix.cells.items():
+        order = cell.record.trial.condition.get("linpack.order")
+        if where.probe == "linpack" and order in orders and cell.values.get("linpack.gflops") is not None:
+            cell.values["linpack.gflops"] = 0.0
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("holds", "bound", "zeros", "judged"),
+    [
+        ("every", {"above": 2.0}, [2000], ("disagrees", 2)),
+        ("every", {"above": 0.5}, [2000], ("cannot tell", 2)),
+        ("every", {"above": 0.5}, [500, 1000, 2000], ("cannot tell", 0)),
+        ("some", {"above": 0.5}, [2000], ("agrees", 2)),
+        ("some", {"above": 2.0}, [2000], ("cannot tell", 2)),
+        ("mean", {"above": 0.5}, [2000], ("cannot tell", 0)),
+        ("trend", {"above": 0.5}, [1000], ("agrees", 1)),
+        ("trend", {"above": 0.5}, [500], ("cannot tell", 0)),
+        ("trend", {"above": 0.5}, [2000], ("cannot tell", 0)),
+    ],
+)
+def test_a_statement_is_judged_by_the_conditions_that_decide_it(
+    tmp_path: Path, holds: str, bound: dict[str, float], zeros: list[int], judged: tuple[str, int]
+) -> None:
+    """Containers reach native's LINPACK about, at three orders, of which some hold a 0."""
+    statement = {**STATEMENT, **bound, "metric": "linpack.gflops", "under": "native", "holds": holds}
+    statement |= {"by": "linpack.order"} if holds == "trend" else {}
+    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": "", "statement": [statement]}
+    arms = {
+        "native": {"platform": "native", "role": "baseline", "title": "Native"},
+        "lxc": {"platform": "lxc", "title": "LXC"},
+    }
+    (one,) = judge_paper(
+        Paper.model_validate({**raw, "arms": arms}), linpack_with_a_0(tmp_path / "run", *zeros)
+    ).statements
+    assert (one.outcome, len(one.measured)) == judged
+    assert one.why.endswith("some block holds a 0") == (one.outcome == "cannot tell")
 
 
 def test_both_papers_print_the_same_round_trips() -> None:

@@ -154,6 +154,21 @@ def test_state_and_cache_are_where_the_kernel_says(tmp_path: Path, monkeypatch: 
         assert directory() == tmp_path / "disk"
 
 
+@needs_root
+@pytest.mark.parametrize("below", ["", "virtoll", "virtoll/deeper"])
+def test_what_is_not_mounted_is_not_filled_in_on_the_disk_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "big").mkdir(mode=0o700)  # where the larger disk would be mounted
+    (tmp_path / "link").symlink_to("big/virtoll")
+    for name, directory in (("VIRTOLL_STATE", state_directory), ("VIRTOLL_CACHE", cache_directory)):
+        monkeypatch.setenv(name, str(tmp_path / "link" / below))
+        with pytest.raises(HostError, match="it is a link that leads nowhere") as refused:
+            private.make(directory())
+        assert refused.value.problem.where == str(tmp_path / "link")
+    assert not list((tmp_path / "big").iterdir())
+
+
 @pytest.mark.machine
 def test_what_is_mounted_below_a_link_is_unmounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir(mode=0o700)

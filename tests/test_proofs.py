@@ -165,6 +165,16 @@ def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(
     assert [check.passed for check in notes.checks] == [True, True]
 
 
+def test_a_guests_processes_are_none_of_the_hosts(notes: Notes, host: dict[str, int]) -> None:
+    """25,000 processes in a virtual machine take none of the 32,768 that the host has; those in a container do."""
+    host |= {"tasks": 300, "most_tasks": 32768}
+    for takes, asked in ((False, [31250]), (True, [])):
+        agent = Gets(Got(24990, errno.EAGAIN))
+        limits.of_pids_limit(notes, replace(instance(agent, pids=25000), takes_hosts_tasks=takes))
+        assert agent.asked == asked
+    assert [check.passed for check in notes.checks] == [True, None]
+
+
 def test_a_large_host_whose_memory_is_huge_pages_has_enough_for_a_small_instance(
     notes: Notes, host: dict[str, int]
 ) -> None:

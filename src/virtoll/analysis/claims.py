@@ -243,17 +243,30 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
         if arm is None:
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
     pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
-    if why := next((pair.barred for pair in pairs if pair.barred), ""):
-        return JudgedStatement(statement, "cannot tell", (), f"no ratio: {why}")
+    found = [pair for pair in pairs if pair.barred or np.isfinite(pair.values).any()]
+    barred = [f"no ratio: {pair.barred}" for pair in _needed(statement, found) if pair.barred]
     rule = rule_of(matrix.run.plan)
-    means = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()], rule)
+    needs_all = statement.holds in ("mean", "trend")
+    judged = [] if barred and needs_all else [pair for pair in found if not pair.barred]
+    means = _measured(statement, judged, rule)
+    if not means and barred:
+        return JudgedStatement(statement, "cannot tell", (), barred[0])
     if not means:
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
     measured = [(where, _interval(mean, statement.metrics, rule)) for where, mean in means]
-    outcome = _quantified(statement, measured)
-    lacking = [rule.lacks(mean) for (_, mean), (_, found) in zip(means, measured, strict=True) if found.low is None]
-    reasons = [_coverage(statement, len(measured), len(pairs)), *(lacking[:1] if outcome == "cannot tell" else [])]
+    outcome = _quantified(statement, measured, len(barred))
+    lacking = [rule.lacks(mean) for (_, mean), (_, one) in zip(means, measured, strict=True) if one.low is None]
+    why = [*barred, *lacking][:1] if outcome == "cannot tell" else []
+    reasons = [_coverage(statement, len(measured), len(pairs)), *why]
     return JudgedStatement(statement, outcome, tuple(measured), "; ".join(filter(None, reasons)))
+
+
+def _needed(statement: Statement, pairs: list[_Pair]) -> list[_Pair]:
+    """Those whose ratios it is about: of a trend the ends', else all."""
+    if statement.holds != "trend":
+        return pairs
+    ends = sorted({pair.end for pair in pairs})
+    return [pair for pair in pairs if pair.end in (ends[0], ends[-1])]
 
 
 def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> list[_Pair]:
@@ -304,8 +317,9 @@ def _interval(summary: Summary, metrics: Sequence[str], rule: Rule) -> Estimate:
     return (FIXED if constant else rule).interval(summary, _PAIRED)
 
 
-def _quantified(statement: Statement, measured: list[tuple[str, Estimate]]) -> Outcome:
+def _quantified(statement: Statement, measured: list[tuple[str, Estimate]], barred: int) -> Outcome:
     single = [_satisfies(statement, estimate) for _, estimate in measured]
+    single += ["cannot tell"] * barred
     if statement.holds == "some":
         single = [_opposite(outcome) for outcome in single]
     outcome: Outcome = "cannot tell"

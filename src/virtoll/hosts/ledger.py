@@ -241,17 +241,17 @@ def state_directory() -> Path:
     """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll), without links: what is
     mounted there is found again by the kernel's name for it.
 
-    HostError where somebody else can write to it.
+    HostError where somebody else can write to it, or a link leads nowhere.
     """
-    return Path(os.path.realpath(private.trusted(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))))
+    return private.without_links(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))
 
 
 def cache_directory() -> Path:
     """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll), without links.
 
-    HostError where somebody else can write to it.
+    HostError where somebody else can write to it, or a link leads nowhere.
     """
-    return Path(os.path.realpath(private.trusted(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))))
+    return private.without_links(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))
 
 
 class _InUseError(HostError):

@@ -30,6 +30,16 @@ def trusted(directory: Path) -> Path:
     return directory
 
 
+def without_links(directory: Path) -> Path:
+    """``directory`` by the kernel's name for it. HostError as of `trusted`, and where a link on the way leads nowhere.
+
+    What it leads to may only not be mounted, and would be filled in on the disk below.
+    """
+    for step in (trusted(directory), *directory.parents):
+        _expect_no_dead_end(step)
+    return Path(os.path.realpath(directory))
+
+
 def make(top: Path, *below: str) -> Path:
     """``top``/below, made where it is missing; each of them is 0700 afterwards. HostError as of `trusted`.
 
@@ -64,8 +74,7 @@ def _make_one(path: Path) -> None:
 def _tighten(path: Path) -> None:
     for step, state in _passed(path):  # before anything is changed
         _expect_owner(step, state)
-    if not path.exists():
-        raise _refused(path, "it is a link that leads nowhere", f"make what it leads to, or rm {path}")
+    _expect_no_dead_end(path)
     state = path.stat()
     if not stat.S_ISDIR(state.st_mode):
         raise _refused(path, "it is no directory", f"mv {path} somewhere else")
@@ -131,6 +140,11 @@ def _passed(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _expect_owner(step: Path, state: os.stat_result) -> None:
     if state.st_uid not in (0, os.geteuid()):
         raise _refused(step, f"it belongs to user {state.st_uid}", f"chown root {step}, if nobody else needs it")
+
+
+def _expect_no_dead_end(path: Path) -> None:
+    if os.path.lexists(path) and not path.exists():
+        raise _refused(path, "it is a link that leads nowhere", f"mount or make what it leads to, or rm {path}")
 
 
 def _others_write(state: os.stat_result) -> bool:

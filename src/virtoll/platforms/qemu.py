@@ -136,6 +136,7 @@ class Qemu(Booted):
                     machine.is_running,
                     image,
                     machine.stopped,
+                    takes_hosts_tasks=False,
                 )
 
     def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:

@@ -178,6 +178,7 @@ class Xen(Booted):
                     facts,
                     machine.is_running,
                     image,
+                    takes_hosts_tasks=False,
                     end=end,
                 )
 

@@ -131,7 +131,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = _PIDS
-    if end := _hosts_own_end(instance, tasks=asked):
+    if end := _hosts_own_end(instance, tasks=asked if instance.takes_hosts_tasks else 0):
         notes.check(name, None, f"not tried: {end}; give less in [limits] pids")
         return
     try:
