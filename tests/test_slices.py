@@ -1,4 +1,4 @@
-"""Slices on each platform: near reaches its own far over its own channel, at the channel's rate, and no other way."""
+"""Slices on each platform: near reaches its own far over its own channel, at its rate, and no other way; so its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from virtoll.agent import ExecResult
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, StudyError
 from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import AGENT
@@ -32,19 +34,27 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.lab.wiring import free_tag
 from virtoll.platforms.base import platforms
-from virtoll.probes.base import Slice, probes
+from virtoll.probes.base import Place, ProbeResult, Slice, probes
+from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 from virtoll.trial.deployer import slices_problem
 
 PORT = 5210
+S = 10**9
+SHORT = ForkBombSettings(time_ns=2 * S)
 
 
 @pytest.fixture(scope="module", params=PLATFORMS)
-def slices(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Slice]]:
+def place(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with sliced.place(lab, request.param, tmp_path_factory.mktemp("slices")) as place:
-        yield list(place.slices)
+        yield place
+
+
+@pytest.fixture
+def slices(place: Place) -> list[Slice]:
+    return list(place.slices)
 
 
 def test_each_slice_has_slots_addresses_and_a_device_of_its_own() -> None:
@@ -229,6 +239,56 @@ def test_an_instance_cannot_write_what_its_node_was_given_to_steer(slices: list[
         for instance in (one.near, one.far):
             if instance.platform == "native":
                 assert instance.agent.run(["test", "-w", "/sys"]).returncode == 1
+
+
+@pytest.mark.machine
+def test_each_slice_comes_to_its_own_limit_of_processes_and_lives_on(place: Place) -> None:
+    """A fork bomb in each. It comes last: who is bombed may be slow for a while."""
+    is_machine = "payload" not in place.instance.accounting.parts
+    result = at_rest(place, ForkBombSettings(time_ns=5 * S) if is_machine else SHORT)
+    (window,) = result.windows
+    limit = place.instance.limits.pids
+    for at in (1, 2):
+        assert 0.3 * limit < window.values[f"processes_slice{at}"] <= limit, (window.values, result.notes)
+        assert {f"slice{at}"} <= {source for _, source, _, _ in result.series}
+    assert window.values["fairness"] > 0.9
+    assert "answered_s" in window.values
+    together, *agreed = result.checks  # a busy machine may not start them at one time
+    assert together.name == "the bombs began together"
+    assert [check.passed for check in agreed] == [None if is_machine else True] * 2, agreed
+    for one in place.slices:
+        assert one.near.is_running()
+        assert one.far.is_running()
+        assert b"aggress" not in _command_lines(one, is_machine=is_machine)
+
+
+def at_rest(place: Place, settings: ForkBombSettings) -> ProbeResult:
+    """A bomb that had time enough to come to rest: a starved guest begins four processes a second.
+
+    For nothing else is there a second chance: who was silent beside a bomb fails the test.
+    """
+    result = ForkBomb(settings).run(place)
+    while _is_restless(result) and settings.time_ns < 100 * S:
+        settings = replace(settings, time_ns=3 * settings.time_ns)
+        result = ForkBomb(settings).run(place)
+    return result
+
+
+def _is_restless(result: ProbeResult) -> bool:
+    (window,) = result.windows
+    return "settled_s" not in window.values and "answered_s" in window.values
+
+
+def _command_lines(one: Slice, *, is_machine: bool) -> bytes:
+    """What runs in a slice: by its guest's word, or by the host's, which sees in /proc what others run beside it."""
+    if is_machine:
+        return one.near.agent.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+    told = b""
+    for pid in Cgroup(one.near.accounting.cgroup, hierarchies()).pids():
+        with suppress(OSError):  # it has just ended
+            told += Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"/virtoll/agent" in told
+    return told
 
 
 _HOLD = """
