@@ -25,7 +25,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
 from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
-from virtoll.platforms.base import Platform
+from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.gvisor import Gvisor
@@ -96,33 +96,47 @@ def docker(lab: Lab) -> Iterator[Place]:
         yield place
 
 
-def test_answers(place: Place) -> None:
+def test_it_answers_keeps_root_inside_bounds_what_he_prints_and_leaves_nothing(place: Place) -> None:
+    before = leaks.snapshot()
     with place.deployed() as instance:
         contract.answers(instance)
         contract.files_of_any_size_pass(instance)
+        believes(place.platform, instance)
+        root_stays_inside(place.platform, instance)
+        what_root_prints_is_bounded(instance)
+        contract.is_as_the_image_and_writes(place.image, instance)
+        instance.agent.spawn(["sleep", "1000"])
+    contract.nothing_left(place.lab, before)
 
 
-def test_root_stays_inside(place: Place) -> None:
-    with place.deployed() as instance:
-        if place.platform.name != "native":
-            own_kernel, shares_keys = place.platform.name == "gvisor", place.platform in SHARE_KEYS
-            contract.keeps_root_from_the_host(instance, own_kernel=own_kernel, shares_keys=shares_keys)
-        else:
-            reached = contract.reach_of_root(instance)
-            assert any(what.startswith("device") for what in reached), "native says that it keeps nobody from the host"
+def root_stays_inside(platform: Platform, instance: Instance) -> None:
+    if platform.name != "native":
+        own_kernel, shares_keys = platform.name == "gvisor", platform in SHARE_KEYS
+        contract.keeps_root_from_the_host(instance, own_kernel=own_kernel, shares_keys=shares_keys)
+    else:
+        reached = contract.reach_of_root(instance)
+        assert any(what.startswith("device") for what in reached), "native says that it keeps nobody from the host"
 
 
-def test_what_root_prints_is_bounded(place: Place) -> None:
+def what_root_prints_is_bounded(instance: Instance) -> None:
     """The error output of the agent is what root inside may write to; Docker throws it away."""
-    log = LOGS.get(place.platform.name)
-    with place.deployed() as instance:
-        flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
-        own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()
-        assert instance.agent.run(["sh", "-c", flood, "sh", own.strip()]).stdout == b"ended\n"
-        if log:
-            contract.log_is_bounded(instance.accounting.directory / log, b"last\n")
-        else:
-            assert [*instance.accounting.directory.glob("*log*")] == []
+    log = LOGS.get(instance.platform)
+    flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
+    own = "1" if instance.platform != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()
+    assert instance.agent.run(["sh", "-c", flood, "sh", own.strip()]).stdout == b"ended\n"
+    if log:
+        contract.log_is_bounded(instance.accounting.directory / log, b"last\n")
+    else:
+        assert [*instance.accounting.directory.glob("*log*")] == []
+
+
+def believes(platform: Platform, instance: Instance) -> None:
+    """What an instance of a container sees of the machine's memory; lxcfs is there to change that."""
+    believed = instance.agent.facts()["memory_bytes"]
+    if platform.settings == LxcSettings(lxcfs=True):
+        assert believed == contract.LIMITS.memory_bytes
+    else:
+        assert believed > contract.LIMITS.memory_bytes
 
 
 def test_in_every_mode_it_is_reached_by_ipv4_only_and_root_finds_no_monitor(place: Place) -> None:
@@ -186,29 +200,9 @@ def test_nobody_of_an_instance_holds_copies_of_anothers_mounts(place: Place) -> 
                 assert held == [], Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_starts_from_the_image(place: Place) -> None:
-    contract.starts_from_the_image(place.lab, place.image, place.platform)
-
-
-def test_leaves_nothing(place: Place) -> None:
-    before = leaks.snapshot()
+def test_an_instance_that_dies_is_noticed_and_the_next_starts_from_the_image(place: Place) -> None:
     with place.deployed() as instance:
-        instance.agent.spawn(["sleep", "1000"])
-    contract.nothing_left(place.lab, before)
-
-
-def test_believes(place: Place) -> None:
-    """What an instance of a container sees of the machine's memory; lxcfs is there to change that."""
-    with place.deployed() as instance:
-        believed = instance.agent.facts()["memory_bytes"]
-    if place.platform.settings == LxcSettings(lxcfs=True):
-        assert believed == contract.LIMITS.memory_bytes
-    else:
-        assert believed > contract.LIMITS.memory_bytes
-
-
-def test_an_instance_that_dies_is_noticed(place: Place) -> None:
-    with place.deployed() as instance:
+        contract.is_as_the_image_and_writes(place.image, instance)
         assert instance.is_running()
         for pid in Cgroup(instance.accounting.parts["payload"], hierarchies()).pids():
             with suppress(ProcessLookupError):  # it ended with another of them
@@ -216,6 +210,7 @@ def test_an_instance_that_dies_is_noticed(place: Place) -> None:
         _until(lambda: not instance.is_running())
     with place.deployed() as instance:
         contract.answers(instance)
+        contract.is_as_the_image_and_writes(place.image, instance)
 
 
 def test_helpers_are_accounted_for(docker: Place) -> None:

@@ -1,4 +1,4 @@
-"""Slices on each platform: near reaches its own far over its own channel, at its rate, and no other way; so its limits."""
+"""Slices on each platform: near reaches its own far over its own channel, at its rate; and each has its own limits."""
 
 from __future__ import annotations
 
