@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from virtoll.offers import Clip, LiveClip
 from virtoll.services import clips
@@ -24,9 +25,10 @@ SEGMENTS, SEGMENTS_WITH_PARTS = 6, 3  # that are listed whole; parts are listed 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def pieces(clip: LiveClip, length_ns: int) -> list[clips.Segment]:
-    """A round, cut into pieces of this length."""
-    return clips.segments(Clip(clip.round_ns, length_ns, (clip.bit_rate,)), clip.bit_rate)
+@lru_cache(maxsize=8)
+def pieces(clip: LiveClip, length_ns: int) -> tuple[clips.Segment, ...]:
+    """A round, cut into pieces of this length: each line of a playlist asks for one of them."""
+    return (*clips.segments(Clip(clip.round_ns, length_ns, (clip.bit_rate,)), clip.bit_rate),)
 
 
 @dataclass(frozen=True)
