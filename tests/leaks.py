@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 MARK = "VIRTOLL_TEST_SESSION"  # set by conftest.py
@@ -110,10 +111,15 @@ def _mounts() -> Iterator[str]:
 
 def _cgroups() -> Iterator[str]:
     mounts = [line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    tops = [before.split()[4] for before, _, after in mounts if after.startswith("cgroup")]
-    for top in tops:
-        for directory, _, _ in os.walk(top):
-            if directory != top and not _is_foreign(Path(directory)) and not _holds_labs(Path(directory), Path(top)):
+    is_ours = cache(_is_ours)  # each hierarchy has the same processes
+    for top in [before.split()[4] for before, _, after in mounts if after.startswith("cgroup")]:
+        foreign: set[str] = set()
+        for directory, names, _ in os.walk(top, topdown=False):
+            if directory == top:
+                continue
+            if any(f"{directory}/{name}" in foreign for name in names) or not all(map(is_ours, _pids(directory))):
+                foreign.add(directory)
+            elif not _holds_labs(Path(directory), Path(top)):
                 yield directory
 
 
@@ -122,15 +128,11 @@ def _holds_labs(group: Path, top: Path) -> bool:
     return group == top / "virtoll" and any(entry.is_dir() for entry in group.iterdir())
 
 
-def _is_foreign(group: Path) -> bool:
-    for directory, _, _ in os.walk(group):
-        try:
-            pids = (Path(directory) / "cgroup.procs").read_text().split()
-        except OSError:
-            continue
-        if any(not _is_ours(pid) for pid in pids):
-            return True
-    return False
+def _pids(group: str) -> list[str]:
+    try:
+        return Path(group, "cgroup.procs").read_text().split()
+    except OSError:
+        return []
 
 
 def _is_ours(pid: str) -> bool:

@@ -64,8 +64,9 @@ class LiveServer(LoopbackServer):
 
     def wait_for(self, parts: int) -> bool:
         """Whether there are so many, at last."""
+        due_s = parts * self.clip.part_ns / 10**9 + HOURS_S
         while self.parts() < parts:
-            if self.over.wait(0.005):
+            if self.over.wait(max(0.005, due_s - time.time())):
                 return False
         return True
 
