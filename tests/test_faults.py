@@ -14,7 +14,6 @@ SEED, COUNT = 138, 40
 
 
 @pytest.mark.machine
-@pytest.mark.timeout(1200)
 def test_forty_faults_break_no_promise() -> None:
     argv = [sys.executable, "-m", "faults", "--seed", str(SEED), "--count", str(COUNT)]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=1100)

@@ -63,7 +63,6 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
         yield made
 
 
-@pytest.mark.timeout(900)  # seven commands, each as slow to start as the machine is busy
 def test_three_hosts_measure_one_study_and_one_that_dies_comes_again(commands: Commands) -> None:
     directory = RunDirectory(commands.directory / "run")
     commands.hold("node2").touch()

@@ -48,7 +48,6 @@ def failed(directory: RunDirectory) -> dict[str, str]:
     return {record.trial.id: record.reason for record in directory.records() if record.status == "failed"}
 
 
-@pytest.mark.timeout(1200)  # eight commands, one after another, each as slow to start as the machine is busy
 def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_left_at_work(commands: Commands) -> None:
     """One run, which goes on each time where it stopped: processes take long to start."""
     directory = RunDirectory(commands.directory / "run")

@@ -129,7 +129,6 @@ def test_what_cannot_be_made_is_seen_before(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.machine
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scene", ["webcam", "desktop"])
 def test_ffmpeg_makes_the_same_each_time(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = replace(WEBCAM, scene=scene)
