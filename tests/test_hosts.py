@@ -340,6 +340,29 @@ def test_ctrl_c_waits_until_things_are_tidy() -> None:
         pass
 
 
+_LOST = """
+import signal, time, weakref
+from virtoll.hosts import interrupts
+
+class Here: pass
+interrupts.install()
+one, came = Here(), []
+gone = weakref.ref(one, lambda _: (came.append(0), signal.raise_signal(signal.SIGTERM), came.append(1)))
+try:
+    del one  # Python prints what is raised in the callback, and goes on
+    print("went on", came, interrupts.heard(), flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted", interrupts.heard())
+"""
+
+
+def test_an_interrupt_that_falls_into_a_callback_whose_errors_python_drops_comes_again() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOST], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "went on [0] 1\ninterrupted 1\n"
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_does_not_cut_the_tidying_short(number: signal.Signals) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:  # begun by nohup: then it is meant to stay so

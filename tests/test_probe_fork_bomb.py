@@ -126,12 +126,14 @@ _HOLD = """
 import sys
 from pathlib import Path
 import sliced
+from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings
 
+interrupts.install()
 host = LocalHost()
 with opened(host, Path(sys.argv[1]), "run") as ledger, wired(host, ledger, sys.argv[2], cpu_plan(host, 1)) as lab:
     with sliced.place(lab, sys.argv[3], Path(sys.argv[1])) as place:

@@ -295,11 +295,13 @@ _HOLD = """
 import sys, time
 from pathlib import Path
 import sliced
+from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 
+interrupts.install()
 print("begun", flush=True)
 host = LocalHost()
 with opened(host, Path(sys.argv[1]), "run") as ledger, wired(host, ledger, sys.argv[2], cpu_plan(host, 1)) as lab:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S = 0.001  # until an interrupt that was lost is tried again
 _holding: list[object] = []  # one mark for each block of the main thread that must not be interrupted
 _came: list[int] = []  # what came meanwhile
 _heard: list[int] = []  # all that ever came
@@ -25,6 +26,8 @@ def install() -> None:
         for number in _SIGNALS:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, _handle)
+        signal.signal(signal.SIGALRM, _take_effect)
+        sys.unraisablehook = _or_again
 
 
 def heard() -> int:
@@ -32,13 +35,28 @@ def heard() -> int:
     return len(_heard)
 
 
-def _handle(number: int, _frame: FrameType | None) -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     _heard.append(number)
+    _take_effect(number, frame)
+
+
+def _take_effect(number: int, _frame: FrameType | None) -> None:
     if _holding:
         _came.append(number)
     elif not is_being_tidied_up_after():
         _came.clear()
         raise KeyboardInterrupt
+
+
+def _or_again(what: sys.UnraisableHookArgs) -> None:
+    """Python drops what a `__del__` or a weak reference's callback raises (each import has one), an interrupt too.
+
+    It comes again a moment later, when that code has most likely returned; and again, where it has not.
+    """
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    else:
+        sys.__unraisablehook__(what)
 
 
 def is_being_tidied_up_after() -> bool:
