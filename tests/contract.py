@@ -72,7 +72,7 @@ for attempt in range(200):  # a user-mode network takes the connection and reset
     time.sleep(0.05)
 print(data.decode())
 """
-_ECHO = f"""import http.server
+_ECHO = f"""import http.server, socketserver
 class Echo(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -80,7 +80,8 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-server = http.server.HTTPServer(("{ORIGIN_ADDRESS}", {PORT}), Echo)
+socketserver.TCPServer.allow_reuse_address = True
+server = socketserver.TCPServer(("{ORIGIN_ADDRESS}", {PORT}), Echo)  # an HTTPServer asks DNS for its name: 5 s
 print("listening", flush=True)
 server.handle_request()
 """
