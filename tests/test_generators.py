@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from test_experiment import WELL, LoadDouble, Rate, Stage, watched
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, TrialError
 from virtoll.hosts.base import Confinement
@@ -31,7 +33,8 @@ from virtoll.study.model import Knee
 from virtoll.trial import proofs, searching
 from virtoll.trial.notes import Notes
 from virtoll.trial.searching import KneeSearch
-from virtoll.trial.treatment import Driven, treatments
+from virtoll.trial.several import TOGETHER
+from virtoll.trial.treatment import Driven, Treatment, treatments
 
 START_NS, SECOND_NS = 5 * 10**9, 10**9
 OPEN = HttpSettings(loop="open", connections=70, rate_per_s=700.0)
@@ -351,9 +354,6 @@ def checked(
     return {check.name: check for check in notes.checks}
 
 
-TOGETHER = "the generators began together"
-
-
 def test_generators_that_did_their_part_pass_and_tell_the_skew() -> None:
     checks = checked(measurement(), measurement(begun_ns=START_NS + 350_000))
     assert all(check.passed for check in checks.values()), checks
@@ -405,6 +405,65 @@ def test_a_late_or_lazy_generator_is_not_lost_among_many() -> None:
     lazy = checked(*many, measurement(offered=50, completed=50), cpus=cpus)["offered load met intended"]
     assert lazy.passed is False
     assert lazy.detail.endswith("; too few by generator 400")
+
+
+@dataclass
+class ManyDouble(LoadDouble):
+    """A load that two generators drive together; ``number``: which part it is (0: all)."""
+
+    number: int = 0
+
+    def undivided(self, parts: int) -> str:
+        assert parts == 2
+        return ""
+
+    def divided(self, parts: int) -> list[Load]:
+        assert parts == 2
+        return [ManyDouble(self.stage, Rate(50), number=number) for number in (1, 2)]
+
+    def measure(self, **asked: Any) -> Measurement:
+        assert (asked["intensity"], asked["duration_ns"], self.number > 0) == (None, None, True)
+        assert asked["start_ns"] is not None
+        one = measurement(begun_ns=None)
+        cpu_ns = (2 * 10**8, 9 * 10**8)[self.number - 1]
+        begun_ns = 10_000 * self.number
+        window = one.window.model_copy(update={"start_ns": 0, "begun_ns": begun_ns, "cpu_ns": cpu_ns})
+        return Measurement(one.instrument, window, one.bulk)
+
+
+@dataclass
+class ManyStage(Stage):
+    """Of which the second of two generators is saturated."""
+
+    @property
+    def lab(self) -> Any:
+        return SimpleNamespace(**vars(super().lab), cgroup="virtoll-double")
+
+    def client(self, *_names: str, of: Any) -> Client:
+        return Client(cast(Any, None), Confinement(), Path("/nonexistent"), cpus=2)
+
+    def places(self, client: Client, generators: int) -> list[Client]:
+        places = [Confinement(netns=f"gen{n}", cpus=frozenset({n})) for n in range(1, generators + 1)]
+        return [replace(client, confinement=place, cpus=1) for place in places]
+
+    def treatment(self, *_: Any) -> Treatment:
+        treatment = super().treatment()
+        assert isinstance(treatment.work, Driven)
+        return replace(treatment, work=replace(treatment.work, load=ManyDouble(self)), generators=2)
+
+
+def test_a_trial_is_of_all_its_generators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = ManyStage(watched(WELL), aggressor="", counts=False)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert [client.confinement.netns for client in stage.clients] == ["gen1", "gen2"]
+    assert stage.log.count("session") == stage.log.count("session ended") == stage.log.count("warm-up") == 2
+    assert notes.facts["generators"] == [{"cpus": [n], "rate_per_s": 50} for n in (1, 2)]
+    assert notes.measured is not None
+    assert notes.measured.window.work == 200
+    assert notes.tables["latency"].num_rows == 1, "one histogram of both"
+    failed = {check.name: check.detail for check in notes.checks if check.passed is False}
+    assert failed.keys() == {GENERATOR_HEADROOM}
+    assert failed[GENERATOR_HEADROOM].endswith("; without headroom: generator 2")
 
 
 # -- searched ----------------------------------------------------------------------------------------------
@@ -464,6 +523,21 @@ def test_one_generator_that_is_in_the_way_counts_against_no_service() -> None:
     assert all(step.limit.startswith("generator 2 began too late") for step in late.steps if step.told == "generator")
 
 
+def test_a_search_tells_how_far_apart_they_began() -> None:
+    def told(*begun_ns: int | None) -> list[tuple[bool | None, str]]:
+        notes = Notes(Path("/nonexistent"), lambda _phase: None)
+        parts = [measurement(begun_ns=None if ns is None else START_NS + ns) for ns in begun_ns]
+        searching.of_beginning(notes, [together(HttpLoad(OPEN), parts, OWN, None).window])
+        return [(check.passed, check.detail) for check in notes.checks]
+
+    assert told(10_000, 60_000) == [(True, "the last at most 50 us after the first; too late in 0 windows")]
+    assert told(0, 10**7) == [(True, "the last at most 10 ms after the first; too late in 1 windows")]
+    assert told(0, None) == [(None, "not all of them tell when each began")]
+    notes = Notes(Path("/nonexistent"), lambda _phase: None)
+    searching.of_beginning(notes, [measurement().window])
+    assert notes.checks == [], "there is one"
+
+
 def test_what_one_sent_too_little_of_does_not_count() -> None:
     parts = [measurement() for _ in range(399)] + [measurement(offered=50, completed=50)]
     whole = together(HttpLoad(OPEN), parts, tuple(frozenset({n}) for n in range(400)), 40_000.0)
@@ -496,6 +570,14 @@ network = "routed"
 [[arms]]
 platform = "native"
 """
+
+
+def test_how_many_there_are_may_vary_within_a_study() -> None:
+    text = TEXT.replace("[generators]\ncount = 3", '[factors]\n"generators.count" = [1, 4]')
+    told = treatments(read_study(text, "many.toml", catalogue()))
+    assert [treatment.generators for treatment in told] == [1, 4]
+    kept = [treatment.work.load.settings.log_requests for treatment in told if isinstance(treatment.work, Driven)]
+    assert kept == [True, False]
 
 
 def problems(text: str) -> list[str]:

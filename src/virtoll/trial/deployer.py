@@ -108,7 +108,7 @@ class Deployer:
         confinement = generator_confinement(self.lab, outside=of is not None and is_elsewhere(of))
         return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus))
 
-    def clients(self, client: Client, generators: int) -> list[Client]:
+    def places(self, client: Client, generators: int) -> list[Client]:
         """The places of several generators, of which ``client`` would be the one that has all CPUs."""
         clients = []
         for number, confinement in enumerate(confinements_of_several(self.lab, generators), 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -263,10 +263,10 @@ class LabExperiment:
         assert held.offer is not None
         if generators == 1:
             return load.session(client, held.offer)
-        clients = self.deployer.clients(client, generators)
+        clients = self.deployer.places(client, generators)
         parts = load.divided(generators)
         notes.facts["generators"] = [
-            {"cpus": sorted(each.confinement.cpus or ()), "connections": part.settings.connections}
+            {"cpus": sorted(each.confinement.cpus or ()), **_own(part, load)}
             for each, part in zip(clients, parts, strict=True)
         ]
         end_all = Cgroup(f"{self.deployer.lab.cgroup}/generator", hierarchies()).kill
@@ -400,6 +400,12 @@ class LabExperiment:
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
         return outcome != "victim died"
+
+
+def _own(part: Load, load: Load) -> dict[str, Any]:
+    """The settings in which a part of a load differs from all of it."""
+    whole = asdict(load.settings)
+    return {key: value for key, value in asdict(part.settings).items() if value != whole[key]}
 
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:

@@ -151,7 +151,7 @@ def _is_outrun(share: float, instance_busy: float) -> bool:
 
 def _of_several(notes: Notes, measured: Measured, instance_busy: float | str) -> None:
     """Several generators began together, and each had headroom: one that did not is told by its number."""
-    window, name = measured.window, "the generators began together"
+    window, name = measured.window, several.TOGETHER
     if several.tell_when(window):
         late, told = several.begun(window)
         notes.check(name, not late, f"{told}; too late: {several.named(late)}" if late else told)

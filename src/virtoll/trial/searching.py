@@ -153,6 +153,8 @@ def _overrun_of_several(window: Window) -> str:
     for part, share in several.used(window) or ():
         if share >= proofs.HEADROOM:
             return f"generator {part.generator} used {share:.0%} of its {len(part.cpus)} CPU"
+    if not several.tell_when(window):
+        return ""
     late, told = several.begun(window)
     return f"{several.named(late)} began too late: {told}" if late else ""
 
@@ -228,6 +230,7 @@ class SearchedService(DrivenService):
         knee = measured.knee
         assert knee is not None
         of_generator(notes, knee)
+        of_beginning(notes, measured.windows)
         if self.has_origin:
             at = knee.lower if knee.upper is None else knee.upper
             numbers = knee.deciding([window.at for window in measured.windows], at)
@@ -243,6 +246,21 @@ class SearchedService(DrivenService):
         told = f"{done:,.6g} {plural(measured.unit)} done in {len(measured.windows)} windows"
         notes.check(f"{plural(measured.asked)} were answered", done > 0, told)
         self._prove_idleness(notes, measured, watched)
+
+
+def of_beginning(notes: Notes, windows: Sequence[Window]) -> None:
+    """Note how far apart several generators began at the most; a window in which one was too late counts against no
+    service.
+    """
+    several_of = [window for window in windows if window.parts]
+    if not several_of:
+        return
+    if not all(several.tell_when(window) for window in several_of):
+        notes.check(several.TOGETHER, None, "not all of them tell when each began")
+        return
+    late = sum(bool(several.begun(window)[0]) for window in several_of)
+    skew = format_duration(max(several.skew_ns(window) for window in several_of))
+    notes.check(several.TOGETHER, True, f"the last at most {skew} after the first; too late in {late} windows")
 
 
 def of_generator(notes: Notes, knee: record.Knee) -> None:

@@ -11,19 +11,33 @@ from virtoll.units import format_duration
 _LATE_NS, _LATE_SHARE = 2 * 10**6, 1e-3
 
 
+TOGETHER = "the generators began together"
+
+
 def most_late_ns(window: Window) -> int:
     """How long after the agreed time a generator may begin its part of a window."""
     return max(_LATE_NS, round(_LATE_SHARE * window.duration_ns))
 
 
 def begun(window: Window) -> tuple[list[GeneratorPart], str]:
-    """The generators that began too late, and in words how late they were, and how far apart: the skew."""
-    late_ns = [(part.window.begun_ns or 0) - window.start_ns for part in window.parts]
+    """The generators that began too late, and in words how late they were, and how far apart: the skew. All of them
+    must tell (`tell_when`).
+    """
+    late_ns = [each_ns - window.start_ns for each_ns in _begun_ns(window)]
     bound_ns = most_late_ns(window)
     late = [part for part, ns in zip(window.parts, late_ns, strict=True) if ns > bound_ns]
-    told = f"the last {format_duration(max(late_ns) - min(late_ns))} after the first, and "
+    told = f"the last {format_duration(skew_ns(window))} after the first, and "
     told += f"{format_duration(max(late_ns))} after the agreed time ({format_duration(bound_ns)} may be)"
     return late, told
+
+
+def skew_ns(window: Window) -> int:
+    """How long after the first the last of them began."""
+    return max(_begun_ns(window)) - min(_begun_ns(window))
+
+
+def _begun_ns(window: Window) -> list[int]:
+    return [part.window.begun_ns for part in window.parts if part.window.begun_ns is not None]
 
 
 def tell_when(window: Window) -> bool:
