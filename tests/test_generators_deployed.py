@@ -53,7 +53,7 @@ loop = "open"
 rate = "101 /s"
 connections = 7
 time_limit = "1 s"
-warm_up = "100 ms"
+warm_up = "0 s"
 [limits]
 memory = "256 MiB"
 [generators]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class SeveralSessions(Session):
     cpus: Sequence[frozenset[int]]  # those that each may use
     end_all: Callable[[], None]
     clock: Callable[[], int] = time.monotonic_ns
-    _are_there: list[bool] = field(default_factory=list)  # once all of them have done something
+    _are_there: bool = False  # once all of them have done something
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """All of them at one time."""
@@ -75,7 +75,7 @@ class SeveralSessions(Session):
 
     def _each(self, asked: Sequence[Callable[[], T]]) -> list[T]:
         done = _all_of(asked, self.end_all)
-        self._are_there[:] = [True]
+        self._are_there = True
         return done
 
 
