@@ -58,10 +58,7 @@ def made_up(generators: int) -> list[Histogram]:
     noise, edges = random.Random(1), [100_000]
     while len(edges) <= _BUCKETS:
         edges.append(edges[-1] + edges[-1] // 80)
-    return [
-        [(lower, upper, noise.randint(1, 1000)) for lower, upper in pairwise(edges)]
-        for _ in range(generators)
-    ]
+    return [[(lower, upper, noise.randint(1, 1000)) for lower, upper in pairwise(edges)] for _ in range(generators)]
 
 
 def merge_s(histograms: list[Histogram]) -> float:
