@@ -225,7 +225,7 @@ from virtoll.networks.base import network_modes
 from virtoll.offers import Port
 host = LocalHost()
 print("begun", flush=True)
-with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.argv[2], cpu_plan(host, 1)) as lab:
+with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.argv[2], cpu_plan(host, 1), 2) as lab:
     host.spawn(["sleep", "1000"], confinement=generator_confinement(lab))
     host.spawn(["sleep", "1000"], confinement=Confinement(netns=lab.origin.netns))
     while True:

@@ -20,6 +20,7 @@ from virtoll.errors import HostError, PlatformError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.ledger import ElsewhereError
 from virtoll.hosts.local import LocalHost
+from virtoll.loads.base import added
 from virtoll.monitor import Watched
 from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
@@ -33,7 +34,6 @@ from virtoll.study.plan import make_plan
 from virtoll.trial import proofs
 from virtoll.trial.labs import InTurn
 from virtoll.trial.notes import Course, Notes
-from virtoll.trial.subjects import added
 from virtoll.trial.treatment import treatments
 
 TEXT = """

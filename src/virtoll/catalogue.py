@@ -20,6 +20,7 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import (
     Background,
     Catalogue,
+    Generators,
     Knee,
     Monitoring,
     Neighbour,
@@ -73,6 +74,7 @@ def catalogue() -> Catalogue:
             "limits": Limits,
             "background": Background,
             "neighbour": Neighbour,
+            "generators": Generators,
             "link": LinkShape,
             "monitor": Monitoring,
             "rotation": Rotation,

@@ -65,6 +65,8 @@ pub struct Report {
     /// Requests without a latency: all the failures.
     censored: u64,
     window: Window,
+    /// Where a start was asked for: when the last thread awoke to begin, at it or later. Null without one.
+    begun_ns: Option<i64>,
     drain: Option<Drain>,
     /// Open loop: requests that had to wait for a free connection, and the longest such wait.
     queued: Option<u64>,
@@ -117,8 +119,10 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     let workers = (0..spec.threads)
         .map(|index| worker(spec, &place, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut tally = Tally::sum(run_all(spec, workers)?);
+    let (begun_ns, tallies): (Vec<_>, Vec<_>) = run_all(spec, workers)?.into_iter().unzip();
+    let mut tally = Tally::sum(tallies);
     let mut report = Report::new(spec, &place, &tally, start_ns, &budget)?;
+    report.begun_ns = spec.start_ns.and(begun_ns.into_iter().max());
     if let Some(path) = &spec.request_log {
         let extent = tally.log.write(path, report.window.start_ns);
         report.log = Some(extent.map_err(|error| {
@@ -187,11 +191,12 @@ fn worker<'a, A: Ask>(
     )
 }
 
-/// Run each worker on a thread, the first on this one; none where one of them could not be started.
+/// Run each worker on a thread, the first on this one; none where one of them could not be started. When each began
+/// comes with what it tells.
 fn run_all<A: Sync, D: Dialogue>(
     spec: &Spec<A>,
     workers: Vec<Worker<D>>,
-) -> Result<Vec<Tally>, Failed> {
+) -> Result<Vec<(i64, Tally)>, Failed> {
     let run_one = |index: usize, worker: Worker<D>| {
         sys::no_timer_slack();
         if !spec.cpus.is_empty() {
@@ -202,7 +207,8 @@ fn run_all<A: Sync, D: Dialogue>(
         if let Some(start_ns) = spec.start_ns {
             sys::sleep_until(start_ns);
         }
-        worker.run()
+        let begun_ns = sys::now_ns();
+        worker.run().map(|tally| (begun_ns, tally))
     };
     // Whoever is started waits here until all are.
     let all_started = Mutex::new(false);
@@ -271,6 +277,7 @@ impl Report {
                 .collect(),
             censored: tally.censored(),
             window,
+            begun_ns: None,
             drain,
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),

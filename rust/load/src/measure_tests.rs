@@ -66,6 +66,7 @@ fn a_window_begins_at_the_start_that_was_asked_for_and_nothing_before() {
         assert_eq!((report.completed, report.censored), (2, 0));
         assert_eq!(report.window.start_ns, start_ns);
         assert!(came_ns.iter().all(|came_ns| *came_ns >= start_ns));
+        assert!(report.begun_ns.unwrap() >= start_ns);
         if open {
             assert_eq!(report.window.end_ns, start_ns + 2_000_000);
         }

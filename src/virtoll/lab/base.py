@@ -16,12 +16,20 @@ ORIGIN_ADDRESS = "198.18.2.2"
 SUT_ORIGIN_SIDE_ADDRESS = "198.18.2.1"
 INSTANCE_NETWORK = "198.18.3.0/24"
 INSTANCE_GATEWAY = "198.18.3.1"
+MOST_GENERATORS = 64
 SLOTS = 253  # instances that can live at the same time: the addresses that 198.18.3.0/24 has besides the gateway's
 
 
 def instance_address(slot: int) -> str:
     """Where a mode gives the instance an address of its own: 198.18.3.10 in slot 0, then upwards and round."""
     return f"198.18.3.{2 + (8 + slot) % SLOTS}"
+
+
+def further_link(number: int) -> tuple[str, str]:
+    """The addresses of the SUT and of generator ``number`` (from 2) on the link between them: 198.18.18.1 and .2, then
+    upwards.
+    """
+    return f"198.18.{16 + number}.1", f"198.18.{16 + number}.2"
 
 
 def endpoint_address(slot: int) -> str:
@@ -58,7 +66,8 @@ class Lab:
 
     Inside the SUT namespace: ``gen0`` (198.18.1.1/24) towards the generator, ``org0`` (198.18.2.1/24) towards the
     origin, IPv4 forwarding on, no firewall rules. The other two have one device ``eth0`` each and a default route
-    through the SUT.
+    through the SUT. Where several generators load one server, ``further`` are sites like the first, behind ``gen2``
+    (198.18.18.1/24) and so on.
     """
 
     ledger: Ledger
@@ -68,12 +77,23 @@ class Lab:
     origin: Site
     cgroup: str  # name of this run's cgroup tree, relative to each controller's root: "virtoll/<run_tag>"
     directory: Path  # scratch space of this run (in the ledger)
+    further: tuple[Site, ...] = ()  # generators beside the first
     slot: int = 0  # tells instances apart that live at the same time: their addresses, devices and names
 
     @property
     def host(self) -> Host:
         """The machine of the SUT."""
         return self.sut.host
+
+    @property
+    def generators(self) -> tuple[Site, ...]:
+        """All of them, on the same CPUs; the first has no number in its names."""
+        return (self.generator, *self.further)
+
+    @property
+    def generator_devices(self) -> tuple[str, ...]:
+        """The SUT's devices towards them, in their order."""
+        return ("gen0", *(f"gen{number}" for number, _ in enumerate(self.further, 2)))
 
     def at(self, site: Site) -> Lab:
         """The lab as an instance sees it that is deployed at another of its sites: that one is its SUT."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from virtoll.hosts.base import Confinement
 from virtoll.lab.base import Lab
 
 _SCRIPT = "cat /proc/net/dev; [ ! -e /proc/net/stat/nf_conntrack ] || cat /proc/net/stat/nf_conntrack"
 # Columns of /proc/net/dev after the name: 8 of what was received, then 8 of what was sent.
 _DEVICE_COLUMNS = {"rx_errors": 2, "rx_dropped": 3, "tx_errors": 10, "tx_dropped": 11}
+_OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
 
 
@@ -18,7 +21,8 @@ def losses(lab: Lab) -> dict[str, int]:
     own link, whose overflow is the instance's doing.
     """
     found: dict[str, int] = {}
-    for place, site in (("generator", lab.generator), ("sut", lab.sut), ("origin", lab.origin)):
+    further = [(f"generator {number}", site) for number, site in enumerate(lab.further, 2)]
+    for place, site in (("generator", lab.generator), *further, ("sut", lab.sut), ("origin", lab.origin)):
         text = lab.host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=site.netns)).text
         found.update({f"{place} {name}": count for name, count in parse(text).items()})
     return found
@@ -30,7 +34,7 @@ def parse(text: str) -> dict[str, int]:
     counts = {}
     for line in devices.splitlines():
         name, colon, numbers = line.strip().partition(":")
-        if colon and name in ("eth0", "gen0", "org0"):
+        if colon and _OUR_DEVICES.fullmatch(name):
             counts.update({f"{name} {key}": int(numbers.split()[at]) for key, at in _DEVICE_COLUMNS.items()})
     if tracking:
         header, *rows = tracking.splitlines()

@@ -18,7 +18,8 @@ _LARGEST_PACKET_BYTES = 65_536  # of GSO
 
 @dataclass(frozen=True)
 class LinkShape:
-    """The line between generator and SUT, each direction by itself; None leaves the veth as it is.
+    """The line between generator and SUT, each direction by itself; None leaves the veth as it is. Of several
+    generators each has such a line of its own.
 
     ``delay_ns`` is one way: a round trip takes twice as long. ``loss_percent`` of the packets vanish at random.
     """
@@ -65,7 +66,8 @@ def shaped(lab: Lab, shape: LinkShape) -> Iterator[None]:
     if shape.is_plain:
         yield
         return
-    ends = ((lab.generator.netns, "eth0"), (lab.sut.netns, "gen0"))
+    ends = [(site.netns, "eth0") for site in lab.generators]
+    ends += [(lab.sut.netns, device) for device in lab.generator_devices]
     try:
         for netns, device in ends:
             _tc(lab.host, netns, qdisc_commands(shape, device))

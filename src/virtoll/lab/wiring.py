@@ -4,6 +4,9 @@
     eth0 198.18.1.2/24 ---- gen0 198.18.1.1/24
                             org0 198.18.2.1/24 ---------- eth0 198.18.2.2/24
 
+Where several generators load one server each has a namespace and a link of its own, as the first has: the second's
+eth0 198.18.18.2/24 ---- gen2 198.18.18.1/24.
+
 Every link is made inside the namespaces, so the machine's own never shows one. The lab's own links have fixed MAC
 addresses and permanent neighbours: there is no ARP between these three, which would answer late (1 s) after a
 loss. Offloads stay as the kernel sets them.
@@ -24,6 +27,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 
 from virtoll.hosts import private
@@ -38,6 +42,7 @@ from virtoll.lab.base import (
     CpuPlan,
     Lab,
     Site,
+    further_link,
 )
 
 # Locally administered (bit 1 of the first octet), "vt" in the next two.
@@ -62,20 +67,20 @@ _SUT_ONLY = (
 
 
 @contextmanager
-def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[Lab]:
+def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int = 1) -> Iterator[Lab]:
     """The lab of one run, wired for the length of the block. HostError says what could not be made."""
-    lab = _unwired(host, ledger, run_tag, cpus)
+    lab = _unwired(host, ledger, run_tag, cpus, generators)
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
         private.make(lab.directory.parent)
         lab.directory.mkdir(mode=0o700)
-        for site in (lab.generator, lab.sut, lab.origin):
+        for site in (*lab.generators, lab.sut, lab.origin):
             stack.enter_context(ledger.owning("netns", site.netns))
         stack.enter_context(owned(ledger, lab.cgroup))
         # Every command of the run works in a cgroup, which is ended before what the command makes is removed: one that
         # outlived a kill -9 for a moment is dead by then, or finds no cgroup to start in.
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
-        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus)
+        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         yield lab
@@ -92,16 +97,36 @@ def _directory(tag: str) -> Path:
     return state_directory() / f"lab-{tag}"
 
 
-def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:
+def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int) -> Lab:
     return Lab(
         ledger=ledger,
         run_tag=run_tag,
         generator=Site(host, f"vt-{run_tag}-gen", GENERATOR_ADDRESS, cpus.generator),
+        further=tuple(
+            Site(host, f"vt-{run_tag}-gen{number}", further_link(number)[1], cpus.generator)
+            for number in range(2, generators + 1)
+        ),
         sut=Site(host, f"vt-{run_tag}-sut", SUT_GENERATOR_SIDE_ADDRESS, cpus.instance),
         origin=Site(host, f"vt-{run_tag}-org", ORIGIN_ADDRESS, cpus.origin),
         cgroup=f"{TOP}/{run_tag}",
         directory=_directory(run_tag),
     )
+
+
+def dealt(cpus: frozenset[int], generators: int) -> list[frozenset[int]]:
+    """CPUs of its own for each generator, the first with those that are over; where they are too few, all share all."""
+    if len(cpus) < generators:
+        return [cpus] * generators
+    each, over = divmod(len(cpus), generators)
+    left = iter(sorted(cpus))
+    return [frozenset(islice(left, each + (number < over))) for number in range(generators)]
+
+
+def confinements_of_several(lab: Lab, generators: int) -> list[Confinement]:
+    """Where each of several load generators starts: in one group, each in its own namespace and on its own CPUs."""
+    group = Cgroup(f"{lab.cgroup}/generator", hierarchies())
+    places = zip(lab.generators, dealt(lab.generator.cpus, generators), strict=False)
+    return [Confinement(group.procs, site.netns, own) for site, own in places]
 
 
 def generator_confinement(lab: Lab, *, outside: bool = False) -> Confinement:
@@ -148,7 +173,31 @@ def wiring_script(lab: Lab) -> str:
             receive_on(lab.generator.cpus, gen, "eth0"),
             receive_on(lab.sut.cpus, sut, "gen0", "org0"),
             receive_on(lab.origin.cpus, org, "eth0"),
+            *(line for number, site in enumerate(lab.further, 2) for line in _further(sut, lab.sut.cpus, number, site)),
         ]
+    )
+
+
+def _further(sut: str, sut_cpus: frozenset[int], number: int, site: Site) -> tuple[str, ...]:
+    """Script lines for one more generator: what the first has."""
+    near, far = further_link(number)
+    device = f"gen{number}"
+    near_mac, far_mac = f"02:76:74:00:{16 + number:02x}:01", f"02:76:74:00:{16 + number:02x}:02"
+    return (
+        _namespace(site.netns, (*_EVERYWHERE, *_GENERATOR_ONLY)),
+        ip_batch(
+            sut,
+            f"link add {device} address {near_mac} type veth peer name eth0 address {far_mac} netns {site.netns}",
+            *_device(device, near, far, far_mac),
+        ),
+        ip_batch(
+            site.netns,
+            "link set lo up",
+            *_device("eth0", far, near, near_mac),
+            f"route add default via {near}",
+        ),
+        receive_on(site.cpus, site.netns, "eth0"),
+        receive_on(sut_cpus, sut, device),
     )
 
 

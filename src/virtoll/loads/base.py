@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -117,6 +119,16 @@ class Load(Part):
         """Why no knee can be searched for with it, as it is set; "" where one can."""
         return ""
 
+    def undivided(self, parts: int) -> str:  # noqa: ARG002
+        """Why it cannot be driven by so many generators at once (`divided`); "" where it can."""
+        return f"load {self.name!r} is of one generator: what several of it tell cannot be added up"
+
+    def divided(self, parts: int) -> Sequence[Load]:
+        """Itself in so many parts, one for each of several generators, which are it together. ValueError where it
+        cannot be (`undivided`).
+        """
+        raise ValueError(self.undivided(parts))
+
     def lead_in_ns(self, told_ns: int, intensity: float | None = None) -> int:  # noqa: ARG002
         """About how long lies before each window of a rotation, whose own lead-in is ``told_ns``; ``intensity``: of the
         window, None for the load's own.
@@ -184,6 +196,28 @@ def at_intensity(settings: Any, loop: str, intensity: float | None, users: str) 
     if intensity is None:
         return settings
     return replace(settings, **({"rate_per_s": intensity} if loop == "open" else {users: round(intensity)}))
+
+
+def shares(whole: int, parts: int) -> list[int]:
+    """So many in equal parts; what is over goes to the first, one each: 7 by 3 are 3, 2 and 2."""
+    each, over = divmod(whole, parts)
+    return [each + (number < over) for number in range(parts)]
+
+
+def added(histograms: Sequence[Histogram]) -> Histogram:
+    """One histogram of all, without loss: the counts of equal buckets are added. ValueError where two buckets overlap
+    and are not the same: they would be of different instruments.
+    """
+    counts: dict[tuple[int, int], int] = {}
+    for histogram in histograms:
+        for lower_ns, upper_ns, count in histogram:
+            counts[lower_ns, upper_ns] = counts.get((lower_ns, upper_ns), 0) + count
+    found = [(lower_ns, upper_ns, count) for (lower_ns, upper_ns), count in sorted(counts.items())]
+    for (lower_ns, upper_ns, _), (after_ns, until_ns, _) in pairwise(found):
+        if after_ns < upper_ns:
+            what = f"{lower_ns} to {upper_ns} ns and {after_ns} to {until_ns} ns are buckets of different histograms"
+            raise ValueError(f"{what}, which cannot be added")
+    return found
 
 
 def late(lateness: Histogram | None) -> int | None:

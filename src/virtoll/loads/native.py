@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -15,7 +15,17 @@ from virtoll import __version__, binaries
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
-from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
+from virtoll.loads.base import (
+    Bulk,
+    Load,
+    Measurement,
+    Session,
+    at_intensity,
+    histogram,
+    late,
+    latest_ns,
+    shares,
+)
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
@@ -23,6 +33,8 @@ from virtoll.units import within
 
 REQUEST_LOG_LIMIT = 1_000_000
 _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
+# From one of several generators' seed to the next's: no search has so many windows, each of which adds one.
+_SEEDS = 2**32
 _SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
 
 
@@ -66,6 +78,38 @@ class NativeLoad(Load):
         """As it is set."""
         loop: Literal["closed", "open"] = self.settings.loop
         return loop
+
+    def undivided(self, parts: int) -> str:
+        """What would not be the same load, or none for some of them."""
+        settings = self.settings
+        if settings.connections < parts:
+            return f"{settings.connections} connection(s) cannot be shared by {parts} generators"
+        if settings.most_requests:
+            return "several generators end their windows by time, and a number of requests would end each at its own"
+        if settings.loop == "open" and settings.arrival == "constant":
+            return "equally spaced arrivals of several generators would come in bursts, one of each at a time"
+        return ""
+
+    def divided(self, parts: int) -> Sequence[NativeLoad]:
+        """Connections and rate in equal parts, with seeds of their own: Poisson arrivals of independent generators are
+        Poisson arrivals of their sum. No single requests are kept, which would be of a file each.
+        """
+        if why := self.undivided(parts):
+            raise ValueError(why)
+        each = shares(self.settings.connections, parts)
+        rate_per_s, seed = self.settings.rate_per_s / parts, self.settings.seed
+        return [
+            type(self)(
+                replace(
+                    self.settings,
+                    connections=connections,
+                    rate_per_s=rate_per_s,
+                    seed=seed + number * _SEEDS,
+                    log_requests=False,
+                )
+            )
+            for number, connections in enumerate(each)
+        ]
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
@@ -200,5 +244,6 @@ def measurement_of(
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
+        begun_ns=report.get("begun_ns"),
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness, log))

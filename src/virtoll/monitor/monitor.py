@@ -195,7 +195,7 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
 
     Where there is a meter, the group is the helpers' alone, and the instance's own rows are the meter's.
 
-    The instance's network is what passes the SUT namespace's two links, to generator and origin: the same place for
+    The instance's network is what passes the SUT namespace's links, to generators and origin: the same place for
     every platform and network mode, host's too. Of one that is elsewhere nothing is seen, and so nothing is told.
     """
     own: dict[str, str] = {}
@@ -203,7 +203,7 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     if not is_elsewhere(instance):
         accounting = instance.accounting
         own = {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
-        sources = [network_source("instance", ("gen0", "org0"))]
+        sources = [network_source("instance", (*lab.generator_devices, "org0"))]
     groups = {
         **own,
         **{name: each.cgroup for name, each in beside.items() if each.meter is None},

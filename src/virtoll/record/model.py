@@ -243,6 +243,8 @@ class Window(_Record):
     cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
     cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     at: float | None = None  # the level, where several were tried: users, or requests per second
+    begun_ns: int | None = None  # when it really began, where a start was agreed on; None: there was none, or not told
+    parts: list[GeneratorPart] = []  # of each of several generators: the window is their sum; []: there was one
 
     @property
     def end_ns(self) -> int:
@@ -268,6 +270,14 @@ class Window(_Record):
         return None if self.cpu_ns is None or span_ns <= 0 else self.cpu_ns / span_ns
 
 
+class GeneratorPart(_Record):
+    """What one of several generators did in a window that all of them made."""
+
+    generator: int  # from 1
+    cpus: list[int]  # those it may use; generators that have the same ones share them
+    window: Window
+
+
 def _whole(windows: Sequence[Window]) -> Window:
     """Windows of one level as one, from the first's start on, as long as they are together."""
     first = windows[0]
@@ -279,15 +289,17 @@ def _whole(windows: Sequence[Window]) -> Window:
         duration_ns=sum(window.duration_ns for window in windows),
         work=sum(window.work for window in windows),
         counts={name: sum(window.counts[name] for window in windows) for name in names},
-        events={unit: _all_events([window.events[unit] for window in windows]) for unit in units},
+        events={unit: all_events([window.events[unit] for window in windows]) for unit in units},
         cpu_ns=None if None in used_ns else sum(used for used in used_ns if used is not None),
         cpu_span_ns=None if None in spans_ns else sum(span for span in spans_ns if span is not None),
         at=first.at,
     )
 
 
-def _all_events(of_windows: Sequence[Events]) -> Events:
-    """Of several windows: counts are added; what cannot be (a drain, an instrument's own percentiles) is left out."""
+def all_events(of_windows: Sequence[Events]) -> Events:
+    """Of several windows, or generators: counts are added; what cannot be (a drain, an instrument's own percentiles) is
+    left out.
+    """
     failures: dict[str, int] = {}
     for events in of_windows:
         for kind, count in events.failures.items():

@@ -63,6 +63,8 @@ def _of(treatment: Treatment) -> Iterator[Problem]:
         yield Problem("only the lab's own wires are shaped, and none leads there", "[link]", _LEAVE)
     if treatment.throttle != NO_THROTTLE:
         yield Problem("nothing is throttled there", "throttle", _LEAVE)
+    if treatment.generators > 1:
+        yield Problem("several generators have links in the lab alone", "[generators] count", _LEAVE)
     work = treatment.work
     if isinstance(work, Driven) and work.origin is not None:
         yield Problem("the origin is in the lab, and cannot be reached from there", "[origin]", _LEAVE)

@@ -15,6 +15,7 @@ from virtoll.study.model import Study
 from virtoll.trial.experiment import Known
 from virtoll.trial.labs import InTurn, in_lab, left_elsewhere
 from virtoll.trial.notes import Experiment
+from virtoll.trial.treatment import treatments
 
 
 @contextmanager
@@ -33,6 +34,7 @@ def laboratory(
     In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
     """
     tag, known = free_tag(), Known(files)
+    count = max(treatment.generators for treatment in treatments(study))
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         ExitStack() as labs,
@@ -40,7 +42,10 @@ def laboratory(
 
         @contextmanager
         def lab(tag: str, trials: Sequence[PlannedTrial]) -> Iterator[Experiment]:
-            with wired(host, ledger, tag, cpus) as wires, in_lab(study, wires, images, trials, known) as experiment:
+            with (
+                wired(host, ledger, tag, cpus, count) as wires,
+                in_lab(study, wires, images, trials, known) as experiment,
+            ):
                 yield experiment
 
         if study.design == "rotation":

@@ -22,6 +22,7 @@ from virtoll.offers import Room
 from virtoll.probes.base import probes
 from virtoll.record.model import LEVEL, LEVELS, Arm
 from virtoll.record.objective import parse, quantile_of
+from virtoll.run.generators import of_generators
 from virtoll.run.groups import Room as Memory
 from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
@@ -43,6 +44,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_knees(asked, file),
         *dict.fromkeys(problem for each in asked for problem in _of_ramp(study, each, file)),
         *dict.fromkeys(problem for each in asked for problem in _of_room(each, file)),
+        *dict.fromkeys(problem for each in asked for problem in of_generators(each, file)),
     ]
 
 

@@ -79,6 +79,9 @@ def load_for(study: Study, target: Target) -> Load:
     if any(each.beside for each in asked):
         what = f"{study.name} loads its servers side by side, and nobody is deployed beside a server of your own"
         raise StudyError([Problem(what, f"{_OPTION} {target.url}", "name a study whose servers are measured alone")])
+    if any(each.generators > 1 for each in asked):
+        what = f"{study.name} has several generators, and a server of your own is asked by one"
+        raise StudyError([Problem(what, f"{_OPTION} {target.url}", "leave [generators] out of the study")])
     driven = [each.work.load for each in asked if isinstance(each.work, Driven)]
     fitting = [load for load in driven if load.own and isinstance(target.offer, load.takes)]
     if not fitting:

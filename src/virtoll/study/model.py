@@ -40,6 +40,13 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Generators:
+    """How many generators load the one server together, each in a place of its own; what the load says is of all."""
+
+    count: int = within(1, least=1, most=64)
+
+
+@dataclass(frozen=True)
 class Monitoring:
     """How often the counters are read, inside and outside."""
 

@@ -210,9 +210,12 @@ def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, 
     window_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S
     if rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
+    if values.get("generators.count", 1) > 1:
+        window_s += _TO_AGREE_S
     return before_s + search_windows(knee) * window_s
 
 
+_TO_AGREE_S = 0.25  # on when a window of several generators begins
 _KNEES = 8  # as many places of a knee, at equal ratios
 
 

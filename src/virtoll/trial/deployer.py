@@ -15,7 +15,7 @@ from virtoll.images.base import Image, Images
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, reshaped
-from virtoll.lab.wiring import generator_confinement
+from virtoll.lab.wiring import confinements_of_several, generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
@@ -107,6 +107,16 @@ class Deployer:
         directory.mkdir(exist_ok=True)
         confinement = generator_confinement(self.lab, outside=of is not None and is_elsewhere(of))
         return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus))
+
+    def places(self, client: Client, generators: int) -> list[Client]:
+        """The places of several generators, of which ``client`` would be the one that has all CPUs."""
+        clients = []
+        for number, confinement in enumerate(confinements_of_several(self.lab, generators), 1):
+            directory = client.directory / f"generator-{number}"
+            directory.mkdir(exist_ok=True)
+            cpus = len(confinement.cpus or ())
+            clients.append(replace(client, confinement=confinement, directory=directory, cpus=cpus))
+        return clients
 
     @contextmanager
     def programs(self) -> Iterator[Programs]:

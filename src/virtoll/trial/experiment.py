@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.lab.background import hogs
 from virtoll.lab.client import Client, Programs
@@ -23,7 +24,8 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.lab.throttle import throttle
-from virtoll.loads.base import Load
+from virtoll.loads.base import Load, Session
+from virtoll.loads.several import several
 from virtoll.monitor import Monitor, Watched
 from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance, is_elsewhere
@@ -244,7 +246,7 @@ class LabExperiment:
         with ExitStack() as stack:
             stack.callback(keep_said, client.directory, notes.directory)
             others = stack.enter_context(company(self.deployer, trial, treatment, notes))
-            session = stack.enter_context(work.load.session(client, held.offer))
+            session = stack.enter_context(self._session(held, work.load, client, treatment.generators, notes))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
             there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
             if treatment.knee is None:
@@ -253,6 +255,22 @@ class LabExperiment:
             else:
                 search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
                 yield SearchedService(*there, treatment.rotation, search=search)
+
+    def _session(
+        self, held: _Held, load: Load, client: Client, generators: int, notes: Notes
+    ) -> AbstractContextManager[Session]:
+        """The load, open where ``client`` stands, and further generators beside it."""
+        assert held.offer is not None
+        if generators == 1:
+            return load.session(client, held.offer)
+        clients = self.deployer.places(client, generators)
+        parts = load.divided(generators)
+        notes.facts["generators"] = [
+            {"cpus": sorted(each.confinement.cpus or ()), **_own(part, load)}
+            for each, part in zip(clients, parts, strict=True)
+        ]
+        end_all = Cgroup(f"{self.deployer.lab.cgroup}/generator", hierarchies()).kill
+        return several(load, clients, held.offer, end_all)
 
     def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
@@ -382,6 +400,12 @@ class LabExperiment:
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
         return outcome != "victim died"
+
+
+def _own(part: Load, load: Load) -> dict[str, Any]:
+    """The settings in which a part of a load differs from all of it."""
+    whole = asdict(load.settings)
+    return {key: value for key, value in asdict(part.settings).items() if value != whole[key]}
 
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:

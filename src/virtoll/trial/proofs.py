@@ -38,6 +38,7 @@ from virtoll.record.model import (
     most_late,
 )
 from virtoll.services import daemon
+from virtoll.trial import several
 from virtoll.trial.notes import Notes
 from virtoll.units import format_duration, plural
 
@@ -127,18 +128,46 @@ def of_generator(
         told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
         notes.check("the generator kept what came", dropped == 0, told)
     name = GENERATOR_HEADROOM
-    if window.cpus_at_most is not None:
+    if window.parts:
+        _of_several(notes, measured, instance_busy)
+    elif window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
         used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
         detail, held = f"{used} {share:.0%} of {generator_cpus} CPU", share < HEADROOM
         if not held and measured.loop == "closed" and not isinstance(instance_busy, str):
-            held = share < OUTRUN and instance_busy >= BUSY
+            held = _is_outrun(share, instance_busy)
             detail += f", and the instance {instance_busy:.0%} of its own"
         notes.check(name, held, detail)
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
+
+
+def _is_outrun(share: float, instance_busy: float) -> bool:
+    """Whether a closed loop's generator had a little left where the instance had nothing."""
+    return share < OUTRUN and instance_busy >= BUSY
+
+
+def _of_several(notes: Notes, measured: Measured, instance_busy: float | str) -> None:
+    """Several generators began together, and each had headroom: one that did not is told by its number."""
+    window, name = measured.window, several.TOGETHER
+    if several.tell_when(window):
+        late, told = several.begun(window)
+        notes.check(name, not late, f"{told}; too late: {several.named(late)}" if late else told)
+    else:
+        notes.check(name, None, f"{measured.instrument} does not tell when each began")
+    used = several.used(window)
+    if used is None:
+        notes.check(GENERATOR_HEADROOM, None, f"{measured.instrument} does not report the CPU time of each")
+        return
+    detail = "used " + "; ".join(f"generator {p.generator} {share:.0%} of {len(p.cpus)} CPU" for p, share in used)
+    over = [(part, share) for part, share in used if share >= HEADROOM]
+    if over and measured.loop == "closed" and not isinstance(instance_busy, str):
+        over = [(part, share) for part, share in over if not _is_outrun(share, instance_busy)]
+        detail += f", and the instance {instance_busy:.0%} of its own"
+    detail += f"; without headroom: {several.named(part for part, _ in over)}" if over else ""
+    notes.check(GENERATOR_HEADROOM, not over, detail)
 
 
 def _of_offered(notes: Notes, measured: Measured) -> None:
@@ -153,7 +182,14 @@ def _of_offered(notes: Notes, measured: Measured) -> None:
         notes.check(name, None, f"{measured.instrument} does not tell how many were due")
         return
     told = f"{offered} of {intended} {plural(measured.asked)} {how}{waited}"
-    notes.check(name, offered >= OFFERED_SHARE * intended, told)
+    short = several.those(window, measured.asked, sent_too_little)
+    told += f"; too few by {several.named(short)}" if short else ""
+    notes.check(name, offered >= OFFERED_SHARE * intended and not short, told)
+
+
+def sent_too_little(events: Events) -> bool:
+    """Whether less was sent than was due."""
+    return events.offered < OFFERED_SHARE * events.intended
 
 
 def _of_schedule(notes: Notes, measured: Measured) -> None:
@@ -162,11 +198,17 @@ def _of_schedule(notes: Notes, measured: Measured) -> None:
     if events is None or events.late is None or not events.offered:
         notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
-    allowed = allowed_late(events.offered)
+    allowed, late = allowed_late(events.offered), several.those(measured.window, measured.asked, sent_too_late)
     asked = f"{events.late} of {events.offered} {plural(measured.asked)}"
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
     detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
-    notes.check(name, events.late <= allowed, detail)
+    detail += f"; too many by {several.named(late)}" if late else ""
+    notes.check(name, events.late <= allowed and not late, detail)
+
+
+def sent_too_late(events: Events) -> bool:
+    """Whether more was sent late, by the generator's own fault, than may be."""
+    return events.late is not None and events.late > allowed_late(events.offered)
 
 
 def _of_reading(notes: Notes, measured: Measured) -> None:

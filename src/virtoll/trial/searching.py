@@ -26,7 +26,7 @@ from virtoll.record.model import (
 from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
 from virtoll.study.model import Knee
 from virtoll.study.search import Asked, Found, levels, search
-from virtoll.trial import proofs
+from virtoll.trial import proofs, several
 from virtoll.trial.notes import Notes
 from virtoll.trial.subjects import DrivenService, tables_of
 from virtoll.units import format_duration, plural
@@ -123,8 +123,11 @@ def in_the_way(
     events = window.events.get(load.request)
     if why := overrun(window, cpus):
         return why
-    if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):
+    late = several.those(window, load.request, proofs.sent_too_late)
+    is_late = events is not None and (bool(late) or proofs.sent_too_late(events))
+    if events is not None and is_late and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
+        sent += f" (too many by {several.named(late)})" if late else ""
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
@@ -138,9 +141,22 @@ def overrun(window: Window, cpus: int) -> str:
     """Why the generator had too much to do in a window, whatever that tells; "" where it had not."""
     if window.counts.get(DROPPED):
         return f"its own kernel threw away {window.counts[DROPPED]} datagrams"
+    if window.parts:
+        return _overrun_of_several(window)
     if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
         return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
     return ""
+
+
+def _overrun_of_several(window: Window) -> str:
+    """The first generator that had too much to do, or began too late to be part of the whole."""
+    for part, share in several.used(window) or ():
+        if share >= proofs.HEADROOM:
+            return f"generator {part.generator} used {share:.0%} of its {len(part.cpus)} CPU"
+    if not several.tell_when(window):
+        return ""
+    late, told = several.begun(window)
+    return f"{several.named(late)} began too late: {told}" if late else ""
 
 
 def _connections_were_few(window: Window, load: Load, events: Events, bad: Sequence[record.Objective]) -> str:
@@ -159,10 +175,6 @@ def _connections_were_few(window: Window, load: Load, events: Events, bad: Seque
     return f"{events.queued} of {events.offered} {plural(load.request)} waited for one of its {connections} connections"
 
 
-def _is_late(events: Events) -> bool:
-    return events.late is not None and events.late > proofs.allowed_late(events.offered)
-
-
 def lacking(window: Window, load: Load) -> str:
     """Why a window that met the objective does not count: less was offered than asked for; "" where it was not."""
     if load.loop != "open":
@@ -172,8 +184,11 @@ def lacking(window: Window, load: Load) -> str:
         offered, intended = round(window.work), window.counts.get(INTENDED, 0)
     else:
         offered, intended = events.offered, events.intended
-    short = offered < proofs.OFFERED_SHARE * intended
-    return f"it sent {offered} of {intended} {plural(load.request)}" if short else ""
+    short = several.those(window, load.request, proofs.sent_too_little)
+    if not short and offered >= proofs.OFFERED_SHARE * intended:
+        return ""
+    who = f" (too few by {several.named(short)})" if short else ""
+    return f"it sent {offered} of {intended} {plural(load.request)}{who}"
 
 
 @dataclass(frozen=True)
@@ -215,6 +230,7 @@ class SearchedService(DrivenService):
         knee = measured.knee
         assert knee is not None
         of_generator(notes, knee)
+        of_beginning(notes, measured.windows)
         if self.has_origin:
             at = knee.lower if knee.upper is None else knee.upper
             numbers = knee.deciding([window.at for window in measured.windows], at)
@@ -230,6 +246,21 @@ class SearchedService(DrivenService):
         told = f"{done:,.6g} {plural(measured.unit)} done in {len(measured.windows)} windows"
         notes.check(f"{plural(measured.asked)} were answered", done > 0, told)
         self._prove_idleness(notes, measured, watched)
+
+
+def of_beginning(notes: Notes, windows: Sequence[Window]) -> None:
+    """Note how far apart several generators began at the most; a window in which one was too late counts against no
+    service.
+    """
+    several_of = [window for window in windows if window.parts]
+    if not several_of:
+        return
+    if not all(several.tell_when(window) for window in several_of):
+        notes.check(several.TOGETHER, None, "not all of them tell when each began")
+        return
+    late = sum(bool(several.begun(window)[0]) for window in several_of)
+    skew = format_duration(max(several.skew_ns(window) for window in several_of))
+    notes.check(several.TOGETHER, True, f"the last at most {skew} after the first; too late in {late} windows")
 
 
 def of_generator(notes: Notes, knee: record.Knee) -> None:

@@ -14,7 +14,7 @@ from virtoll.errors import Problem, TrialError
 from virtoll.instruments.base import instruments
 from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
-from virtoll.loads.base import Histogram, Load, Measurement, Session
+from virtoll.loads.base import Load, Measurement, Session, added
 from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
@@ -234,15 +234,6 @@ def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
         late_ns = log.late_ns if loop == "open" else None
         tables["requests"] = requests_table(log.intended_ns, log.latency_ns, log.status, late_ns)
     return tables
-
-
-def added(histograms: Sequence[Histogram]) -> Histogram:
-    """One histogram of all; their buckets are those of one instrument, and are the same."""
-    counts: dict[tuple[int, int], int] = {}
-    for histogram in histograms:
-        for lower_ns, upper_ns, count in histogram:
-            counts[lower_ns, upper_ns] = counts.get((lower_ns, upper_ns), 0) + count
-    return [(lower_ns, upper_ns, count) for (lower_ns, upper_ns), count in sorted(counts.items())]
 
 
 @dataclass(frozen=True)

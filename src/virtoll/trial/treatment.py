@@ -16,7 +16,7 @@ from virtoll.probes.base import Probe, probes
 from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Case, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
+from virtoll.study.model import Background, Case, Generators, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions, others, watched_seconds
 
 
@@ -52,6 +52,7 @@ class Treatment:
     knee: Knee | None = None  # None: it is measured under one load
     throttle: Throttle = NO_THROTTLE
     beside: Mapping[str, Driven] = field(default_factory=dict)  # the other servers at work meanwhile, by name
+    generators: int = 1  # that load the service together
     watched_s: float = 0.0  # for how long the trial is watched at the most, about; 0: nobody knows
 
     @property
@@ -79,6 +80,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         throttle=settings_of(Throttle, "throttle", values),
         knee=settings_of(Knee, "knee", values) if values.get("knee.objective") and PROBE not in condition else None,
         beside={name: _driven(study, other, study.values(other)) for name, other in others(study, condition).items()},
+        generators=settings_of(Generators, "generators", values).count if PROBE not in condition else 1,
         watched_s=watched_seconds(study, condition),
     )
 
@@ -114,8 +116,9 @@ def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any])
 def _driven(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven:
     served = study.served(condition)
     origin = make_service(study.origin, "origin", study.base) if study.origin else None
-    if values.get("knee.objective"):
-        values = {**values, "load.log_requests": False}  # of a search's many windows no single requests are kept
+    if values.get("knee.objective") or values.get("generators.count", 1) > 1:
+        # Of a search's many windows no single requests are kept, nor of several generators' one.
+        values = {**values, "load.log_requests": False}
     return Driven(make_service(served.service, "service", values), origin, make_load(served.load, values))
 
 
