@@ -139,6 +139,7 @@ class _Session:
         self._orders, self._answers = process.stdin.fileno(), process.stdout.fileno()
         self._said = _Said(process)
         self._sending, self._over = threading.Lock(), threading.Event()
+        self._draining = threading.Thread(target=self._drain, name="drain", daemon=True)
 
     def begin(self) -> None:
         """Bring what performs, and hear that it does. HostError."""
@@ -162,6 +163,7 @@ class _Session:
 
     def lost(self, what: str) -> str:
         """Why nothing comes any more: ssh's reason where the connection was lost, else what was said there at last."""
+        self._stop_reading()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS_S)
         said = self._said.text()
@@ -174,12 +176,11 @@ class _Session:
         self._over.set()
         with self._sending, suppress(OSError):
             self._stdin.close()
-        draining = threading.Thread(target=self._drain, name="drain", daemon=True)
-        draining.start()  # whoever writes to a pipe that nobody reads does not end
+        self._stop_reading()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_UNDO_S)
         end_session(self._process)
-        draining.join(_LAST_WORDS_S)
+        self._draining.join(_LAST_WORDS_S)
         self._stdout.close()
         self._said.end()
 
@@ -199,6 +200,11 @@ class _Session:
                 with self._sending:
                     if not self._over.is_set():
                         frames.write_message(self._orders, b"")
+
+    def _stop_reading(self) -> None:
+        """Throw away what still comes: whoever writes to a pipe that nobody reads does not end."""
+        if not self._draining.ident:
+            self._draining.start()
 
     def _drain(self) -> None:
         with suppress(OSError):
