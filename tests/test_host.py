@@ -19,10 +19,11 @@ from on_fakes import STUDY, on_fakes
 from virtoll import cli
 from virtoll.errors import StudyError
 from virtoll.record.store import RunDirectory
-from virtoll.run import boot, by_ssh, frames, performing, pushed, there
+from virtoll.run import boot, by_ssh, frames, one_by_one, performing, pushed, there
 from virtoll.run.by_ssh import destination_of, host_name
 from virtoll.run.doctor import MachineOffer
 from virtoll.run.hosting import Hosting
+from virtoll.run.one_by_one import OneByOne
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 SMALL = STUDY.replace("blocks = 2", "blocks = 2\nseed = 4")  # native (twice) and docker: six trials
@@ -234,6 +235,14 @@ def test_what_goes_not_together_is_refused(double: Double, options: tuple[str, .
 # -- at the other end ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(name="no_signals")
+def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody interrupts pytest."""
+    monkeypatch.setattr(performing, "OneByOne", lambda _interrupt: OneByOne(lambda: None))
+    monkeypatch.setattr(one_by_one, "_ARRIVES_S", 0.0)
+
+
+@pytest.mark.usefixtures("no_signals")
 def test_who_hears_nothing_ends(capfd: Any) -> None:
     orders, held = os.pipe()
     try:
@@ -244,6 +253,7 @@ def test_who_hears_nothing_ends(capfd: Any) -> None:
     assert "nothing was heard for 0.01 s" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("no_signals")
 def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
     orders, ours = os.pipe()
     answers, theirs = os.pipe()

@@ -167,7 +167,7 @@ class _Session:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS_S)
         said = self._said.text()
-        if self._process.returncode == LOST:
+        if self._is_cut():
             return heard(meaning(self._destination, said).what)
         return heard(f"{what}: {' '.join(said.split())}" if said.strip() else what)
 
@@ -211,8 +211,13 @@ class _Session:
             while os.read(self._answers, 1024**2):
                 pass
 
+    def _is_cut(self) -> bool:
+        """Whether ssh itself has failed, or was killed, and nobody at its other end."""
+        code = self._process.returncode
+        return code is not None and (code == LOST or code < 0)
+
     def _remedy(self) -> str:
-        if self._process.returncode == LOST:
+        if self._is_cut():
             return meaning(self._destination, self._said.text()).remedy
         return f"it must be a Linux with {_PYTHON} that we are root on (docs/SCALE.md)"
 
