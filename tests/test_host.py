@@ -18,6 +18,7 @@ import host_double
 from on_fakes import STUDY, on_fakes
 from virtoll import cli
 from virtoll.errors import StudyError
+from virtoll.hosts.ssh import script
 from virtoll.record.store import RunDirectory
 from virtoll.run import boot, by_ssh, frames, one_by_one, performing, pushed, there
 from virtoll.run.by_ssh import destination_of, host_name
@@ -295,6 +296,12 @@ def test_what_is_brought_is_the_same_each_time_and_all_that_performs() -> None:
 def _bare() -> dict[str, str]:
     """Without what an environment's own .pth files load."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def test_without_its_python_it_says_so() -> None:
+    argv = script(by_ssh._START, "python9.9", "-c", "")
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "virtoll: there is no python9.9\n")
 
 
 def tree(*names: str) -> bytes:

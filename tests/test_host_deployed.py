@@ -56,12 +56,15 @@ class Abroad:
         return process.returncode, " ".join(f"{out} {err}".split())
 
     def killed_in_a_trial(self, whom: str, *words: str) -> tuple[int, str]:
-        """The process whose command line holds ``whom``, when a trial has been begun there."""
+        """The process whose command line holds ``whom``, when a trial has been begun there; "": Ctrl-C here."""
         with self.started(*words) as process:
             while not self.there("fleet-*/b0*") and process.poll() is None:
                 time.sleep(0.01)
-            (pid,) = self._of(whom)
-            os.kill(pid, signal.SIGKILL)
+            if whom:
+                (pid,) = self._of(whom)
+                os.kill(pid, signal.SIGKILL)
+            else:
+                process.send_signal(signal.SIGINT)
             out, err = process.communicate()
         return process.returncode, " ".join(f"{out} {err}".split())
 
@@ -127,10 +130,15 @@ def test_a_study_that_is_cut_off_and_killed_goes_on_to_its_report(abroad: Abroad
     assert "removed directory" in said
     abroad.assert_nothing_left()
 
+    code, said = abroad.killed_in_a_trial("", "run", "out")
+    assert code == 130, said
+    assert abroad.records()[-1]["reason"] == "interrupted: by the user"
+    abroad.assert_nothing_left()  # it has waited for that
+
     code, said = abroad.virtoll("run", "out")
     assert code == 0, said
     found = abroad.records()
-    assert [record["status"] for record in found] == ["failed", "failed", "valid", "valid"]
+    assert [record["status"] for record in found] == [*["failed"] * 3, "valid", "valid"]
     clock = json.loads((abroad.directory / "out/environment.json").read_text())["notes"]["clock"]
     assert abs(clock["ahead_s"]) <= clock["within_s"], "both have this machine's clock"
     assert (abroad.directory / "out/report/index.html").is_file()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
@@ -13,6 +13,9 @@ from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import network_modes
 from virtoll.run import doctor
 from virtoll.run.alone import alone
+
+# Lines that are told to somebody, by whoever it is.
+_Lines = Annotated[list[Annotated[str, Field(max_length=4000)]], Field(max_length=10_000)]
 
 
 class Clock(BaseModel):
@@ -28,7 +31,7 @@ class Cleaned(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    removed: list[str]
+    removed: _Lines
 
 
 class Examined(BaseModel):
@@ -37,7 +40,7 @@ class Examined(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     offer: doctor.MachineOffer
-    removed: list[str]
+    removed: _Lines
 
     @model_validator(mode="after")
     def _of_each_mode(self) -> Self:
