@@ -35,6 +35,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 LogLevel ERROR
+SetEnv VIRTOLL_STATE={directory}/state
 """
 _CLIENT = """\
 Host *

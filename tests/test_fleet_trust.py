@@ -20,7 +20,7 @@ from virtoll.errors import HostError, TrialError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import interrupts
 from virtoll.record.model import Arm, PlannedTrial, TrialRecord
-from virtoll.run import environment, handed, trusted, worker
+from virtoll.run import environment, handed, one_by_one, trusted, worker
 from virtoll.run.fleet import Answer, read
 from virtoll.run.handed import Handed, collected, packed, spool_in, unpacked
 from virtoll.run.hosting import Hosting, Offer, Ready
@@ -340,7 +340,7 @@ def test_who_interrupts_a_worker_while_it_tidies_up_is_heard(monkeypatch: pytest
     """`systemctl stop`, while what a coordinator left is undone."""
     heard: list[str] = []
     monkeypatch.setattr(interrupts, "heard", lambda: len(heard))
-    executor = worker.OneByOne(lambda: heard.append("ours"))
+    executor = one_by_one.OneByOne(lambda: heard.append("ours"))
 
     def work(others: int) -> None:
         executor.cut_short()
@@ -356,10 +356,10 @@ def test_who_interrupts_a_worker_while_it_tidies_up_is_heard(monkeypatch: pytest
 
 def test_a_host_that_does_not_notice_an_interrupt_is_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes while a thread is about to wait is noticed when that wait ends, of which some never do."""
-    monkeypatch.setattr(worker, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(one_by_one, "_AGAIN_S", 0.01)
     sent, noticed = threading.Semaphore(0), threading.Event()
     monkeypatch.setattr(interrupts, "heard", noticed.is_set)
-    executor = worker.OneByOne(sent.release)
+    executor = one_by_one.OneByOne(sent.release)
 
     def wait() -> None:
         executor.cut_short()
@@ -375,7 +375,7 @@ def test_a_host_that_does_not_notice_an_interrupt_is_interrupted_again(monkeypat
 
 def test_what_nobody_waits_for_is_told_where_it_fails(capsys: Any) -> None:
     failed: Future[None] = Future()
-    failed.add_done_callback(worker._Leaving("node1", worker.OneByOne(lambda: None))._tell)
+    failed.add_done_callback(worker._Leaving("node1", one_by_one.OneByOne(lambda: None))._tell)
     failed.set_exception(HostError("a mount is busy"))
     assert "virtoll: node1: not all was undone: a mount is busy" in capsys.readouterr().err
 
@@ -390,9 +390,9 @@ def test_a_record_that_could_not_be_read_again_is_refused() -> None:
 
 
 def test_an_interrupt_that_was_swallowed_leaves_no_deaf_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_ARRIVES_S", 0.0)
+    monkeypatch.setattr(one_by_one, "_ARRIVES_S", 0.0)
     sent: list[str] = []
-    executor = worker.OneByOne(lambda: sent.append("interrupt"))
+    executor = one_by_one.OneByOne(lambda: sent.append("interrupt"))
     for _ in range(2):
         executor.submit(executor.cut_short)
     executor.submit(executor._queue.put, None)

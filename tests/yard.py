@@ -18,7 +18,7 @@ from virtoll import cli
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Environment, PlannedTrial
 from virtoll.record.store import RunDirectory
-from virtoll.run import hosting, worker
+from virtoll.run import hosting, one_by_one, worker
 from virtoll.run.hosting import Hosting, Order
 from virtoll.run.stage import Stage
 from virtoll.run.trusted import settle
@@ -51,7 +51,7 @@ class Host:
 
     name: str
     worker: Any
-    executor: worker.OneByOne
+    executor: one_by_one.OneByOne
     thread: threading.Thread
 
     async def die(self) -> None:
@@ -99,7 +99,7 @@ class Yard:
         self.monkeypatch.setattr(hosting, "_HOSTINGS", {})
         self.monkeypatch.setattr(hosting, "hosting", self.hosting)
         self.monkeypatch.setattr(worker, "hosting", self.hosting)
-        self.monkeypatch.setattr(worker, "_ARRIVES_S", 0.0)  # no interrupt is on its way (`start`)
+        self.monkeypatch.setattr(one_by_one, "_ARRIVES_S", 0.0)  # no interrupt is on its way (`start`)
         self.hostings: dict[str, Hosting] = {}
         settle(self.directory)
         self.start_scheduler()
@@ -121,7 +121,7 @@ class Yard:
             for killed in (host for host in self._all if host.name == name):
                 killed.executor.shutdown()
                 killed.thread.join(PATIENCE_S)  # of a killed process it would be gone with all it held
-            executor = worker.OneByOne(lambda: None)  # a thread that is not the main one cannot be interrupted
+            executor = one_by_one.OneByOne(lambda: None)  # a thread that is not the main one cannot be interrupted
             thread = threading.Thread(target=worker.carry_out, args=(executor, name), daemon=True)
             thread.start()
             there = self.loop.do(_made(worker.worker, self.address, name, self.tls, executor))

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -172,6 +173,8 @@ def _bytes(path: Path) -> int:
 
 class MadeUp:
     """Hosts that answer at once, as `virtoll.run.fleet.Cluster`: each trial with a record of its own."""
+
+    notes: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, hosts: int) -> None:
         self.hosts = tuple(f"node{number:05d}" for number in range(1, hosts + 1))

@@ -32,6 +32,7 @@ GRID = {"nodes": 400, "interfaces": 2, "channels": 12, "slices": 2}  # of `plan 
 TESTBED_OUT = Path("runs/testbed-plan")
 _PLATFORMS = "only these, beside native, whether the study names them or not; all: every one there is"
 _TLS = "certificates of this host: ca.pem, cert.pem, key.pem (docs/SCALE.md makes them)"
+_HOST = "of this server in the place of this machine: ssh://[user@]server[:port]"
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -96,6 +97,7 @@ def _doctor(verbs: Any) -> None:
     verb.add_argument(
         "--machine", action="store_true", help="instead: what its settings and neighbours do to measurements (5 s)"
     )
+    verb.add_argument("--host", metavar="ADDRESS", help=_HOST)
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -151,6 +153,7 @@ def _run(verbs: Any) -> None:
         help="have other hosts measure: their scheduler, tls://HOST:8786 (docs/SCALE.md)",
     )
     verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
+    verb.add_argument("--host", metavar="ADDRESS", help="have this server measure: ssh://[user@]server[:port]")
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
 
 
@@ -299,7 +302,10 @@ def _untune(verbs: Any) -> None:
 
 
 def _clean(verbs: Any) -> None:
-    verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, untune it, and nothing else")
+    verb = verbs.add_parser(
+        "clean", help="remove what a killed virtoll left on this machine, untune it, and nothing else"
+    )
+    verb.add_argument("--host", metavar="ADDRESS", help=_HOST)
 
 
 def _help(verbs: Any) -> None:

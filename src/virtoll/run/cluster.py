@@ -6,11 +6,12 @@ import asyncio
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dask
@@ -37,6 +38,8 @@ class _Came:
 
 class DaskCluster:
     """The hosts that wait at a scheduler, as `virtoll.run.fleet.Cluster`; one order at a time for each."""
+
+    notes: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, address: str, tls: Path | None, run: str) -> None:
         settle()

@@ -26,6 +26,8 @@ def run_study(request: Request) -> int:
     expect_one_meaning(request.study)
     if request.tls is not None and request.cluster is None:
         raise StudyError([Problem("certificates are for a scheduler", "--tls", "name it: --cluster tls://HOST:8786")])
+    if request.host is not None:
+        _refuse_no_host(request.host, request)
     if is_run_directory(Path(request.study)):
         return _resume(request)
     return run_made(request, *read(request))
@@ -34,7 +36,7 @@ def run_study(request: Request) -> int:
 def run_made(request: Request, study: Study, file: str) -> int:
     """The same, of a study that was made of ``file`` already."""
     host = LocalHost()
-    if request.cluster is not None:
+    if request.far:
         _refuse_on_hosts(study, request)
     if request.dry_run:  # of several hosts: what each does, as this machine would
         return dry.show_plan(request, study, file, host)
@@ -46,9 +48,18 @@ def run_made(request: Request, study: Study, file: str) -> int:
         over_hosts,
     )  # with them comes the analysis, which takes as long to import as all else
 
-    if request.cluster is not None:
+    if request.far:
         return over_hosts.begin(study, request, file, out)
     return measuring.begin(Stage(study, host), request, file, out)
+
+
+def _refuse_no_host(host: str, request: Request) -> None:
+    """StudyError for what names none, or names others as well."""
+    from virtoll.run.by_ssh import destination_of
+
+    destination_of(host)
+    if request.cluster is not None:
+        raise StudyError([Problem("one or the other", "--host and --cluster", "leave one of them out")])
 
 
 def _resume(request: Request) -> int:
@@ -63,7 +74,7 @@ def _resume(request: Request) -> int:
         return dry.show_pending(directory.plan, pending, as_json=request.as_json)
     from virtoll.run import measuring, over_hosts  # see above
 
-    if request.cluster is not None:
+    if request.far:
         return over_hosts.go_on(directory, _study_of(directory), request)
     return measuring.go_on(directory, Stage(_study_of(directory), LocalHost()), more, request)
 
@@ -94,13 +105,14 @@ def _of_hosts(plan: Plan, request: Request) -> list[Problem]:
     hosts = sorted(set(plan.hosts.values()))
     if not hosts:
         remedy = "leave it out"
-        return [Problem("this run is of one machine, and goes on there", "--cluster", remedy)] * bool(request.cluster)
+        return [Problem("this run is of one machine, and goes on there", request.far, remedy)] * bool(request.far)
     if request.blocks is not None and request.blocks != plan.blocks:
         return [Problem("a run of several hosts is not extended", "--blocks", "leave it out, or begin a new run")]
-    if request.cluster is not None and request.budget_s is not None:
+    if request.far and request.budget_s is not None:
         return [Problem("that is for a run on one machine", "--budget", "leave it out; Ctrl-C ends a run at any time")]
-    if request.cluster is None and not request.dry_run:
+    if not request.far and not request.dry_run:
         what, remedy = f"this run is measured by {listed(hosts)}", "name their scheduler: --cluster tls://HOST:8786"
+        remedy += ", or the host: --host ssh://root@HOST"
         return [Problem(what, request.study, remedy)]
     return []
 
@@ -113,12 +125,12 @@ def _refuse_on_hosts(study: Study, request: Request) -> None:
         "--precision": request.precision is not None,
     }
     problems = [
-        Problem("that is for a run on one machine", option, "leave it out, or leave out --cluster")
+        Problem("that is for a run on one machine", option, f"leave it out, or leave out {request.far}")
         for option, was_given in given.items()
         if was_given
     ]
     if study.servers or any(treatment.neighbour.aggressor for treatment in treatments(study)):
         what = f"{study.name} sets instances beside each other: what that does is told for one machine only"
-        problems.append(Problem(what, "--cluster", "run it on each host by itself"))
+        problems.append(Problem(what, request.far, "run it on each host by itself"))
     if problems:
         raise StudyError(problems)

@@ -20,7 +20,8 @@ from virtoll.run.hosting import LEFT, Offer, Order, Ready, Refusal
 from virtoll.study import document
 from virtoll.study.model import Study
 
-OPTION = "--cluster"
+OPTION, BY_SSH = "--cluster", "--host"
+_REMEDIES = {OPTION: "mend that, or start workers on other hosts", BY_SSH: "mend that there, or name another host"}
 _MOST_TOLD = 2000  # characters of what a host says of itself
 # What of an environment may be another on each host: the rest decides what is measured.
 _OF_A_HOST = ("machine", "tuned")
@@ -40,6 +41,8 @@ class Answer:
 class Cluster(Protocol):
     """Hosts that carry orders out: one at a time each, all at once. Nothing is ever carried out twice."""
 
+    notes: Mapping[str, Any]  # of how they are reached, for the record
+
     @property
     def hosts(self) -> tuple[str, ...]:
         """Their names."""
@@ -58,7 +61,7 @@ class Cluster(Protocol):
         ...
 
 
-_Said = TypeVar("_Said", bound=BaseModel)
+Said = TypeVar("Said", bound=BaseModel)
 
 
 @dataclass
@@ -68,6 +71,7 @@ class Fleet:
     cluster: Cluster
     run: str
     say: Callable[[str], None]
+    option: str = OPTION  # which named them
     _there: dict[str, None] = field(default_factory=dict)  # in their order; whoever leaves is not looked for among all
     refused: dict[str, str] = field(default_factory=dict)
     apart_s: dict[str, float] = field(default_factory=dict)  # how far a host's time of day is from ours, at least
@@ -144,7 +148,7 @@ class Fleet:
         """Give one order to one host."""
         self.cluster.ask(host, _packed(order))
 
-    def _answers(self, order: Order, model: type[_Said]) -> dict[str, _Said]:
+    def _answers(self, order: Order, model: type[Said]) -> dict[str, Said]:
         """Give an order to all, and what those say that can carry it out; the others are left out."""
         asked, packed, found = self.hosts, _packed(order), {}
         unread: list[tuple[Answer, str]] = []
@@ -189,10 +193,10 @@ class Fleet:
             told = [f"\n  {printable(host)}: {why}" for host, why in self.refused.items()]
             if (more := len(told) - _MOST_REFUSALS) > 0:
                 told[_MOST_REFUSALS:] = [f"\n  and {more:,} more"]
-            raise HostError(what + "".join(told), where=OPTION, remedy="mend that, or start workers on other hosts")
+            raise HostError(what + "".join(told), where=self.option, remedy=_REMEDIES[self.option])
 
 
-def read(said: Answer, model: type[_Said]) -> _Said:
+def read(said: Answer, model: type[Said]) -> Said:
     """What a host has answered. HostError where it cannot, is lost, or says something else."""
     if said.lost:
         raise HostError(said.lost)

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,12 +39,14 @@ LEFT = "not all was undone"
 
 
 class Order(BaseModel):
-    """One order to a host. Each of the kinds, in this order, and *perform* once a turn."""
+    """One order to a host. Each of the kinds of `_Session`, in this order, and *perform* once a turn; those of
+    `virtoll.run.there` before, or instead.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str  # by whose order: a host works for one run at a time
-    kind: Literal["look", "prepare", "wire", "perform", "end"]
+    kind: Literal["clock", "clean", "doctor", "look", "prepare", "wire", "perform", "end"]
     study: dict[str, Any] = {}  # look: as in study.json
     file: str = ""  # look: the name that its problems are told by
     arms: list[Arm] = []  # prepare: those that are measured
@@ -95,6 +98,8 @@ class Hosting:
         except (ValidationError, RecursionError, _BusyError) as error:
             return _refusal(error)
         try:
+            if order.kind in _BESIDES:
+                return _besides(order.kind)
             if order.kind == "look":
                 return self._begun(order).look(order)
             if self._session is None:
@@ -151,6 +156,21 @@ class Hosting:
             raise
         self._session = _Session(order.run, Stage(study, host), spool, stack)
         return self._session
+
+
+_BESIDES = ("clock", "clean", "doctor")
+
+
+def _besides(kind: str) -> bytes:
+    """What needs no run."""
+    from virtoll.run import there  # `doctor` lays out what it finds, with all that is loaded for that
+
+    answers: dict[str, Callable[[], BaseModel]] = {
+        "clock": there.clock,
+        "clean": there.cleaned,
+        "doctor": there.examined,
+    }
+    return answers[kind]().model_dump_json().encode()
 
 
 class _BusyError(HostError):

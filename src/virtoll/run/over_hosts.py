@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,8 +37,14 @@ from virtoll.units import plural
 _MOST_LOST = 8  # hosts that are told of one by one where a run ends
 
 
-def connected(request: Request, run: str) -> Cluster:
-    """The hosts at the scheduler that a request names, for the ``run`` of orders that bear this mark."""
+def connected(request: Request, run: str, say: Callable[[str], None]) -> Cluster:
+    """The hosts at the scheduler that a request names, or the one that it names itself, for the ``run`` of orders that
+    bear this mark.
+    """
+    if request.host is not None:
+        from virtoll.run.by_ssh import SshCluster, destination_of
+
+        return SshCluster(destination_of(request.host), run, say)
     try:
         from virtoll.run.cluster import DaskCluster  # only whoever has several hosts needs Dask
     except ImportError as error:
@@ -49,13 +55,13 @@ def connected(request: Request, run: str) -> Cluster:
 def begin(study: Study, request: Request, file: str, out: Path) -> int:
     """Make the run directory ``out``, have its blocks measured, build the report, and return the exit code."""
     run = secrets.token_hex(8)
-    with progress(as_json=request.as_json) as told, closing(connected(request, run)) as cluster:
-        fleet = Fleet(cluster, run, told.say)
+    with progress(as_json=request.as_json) as told, closing(connected(request, run, told.say)) as cluster:
+        fleet = Fleet(cluster, run, told.say, request.far)
         arms, skipped = fleet.look(study, file)
         ready = fleet.agreed(fleet.prepare(arms, skipped))
         plan = planned(study, arms, ready)
         there = {host: each.environment for host, each in ready.items()}
-        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
+        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s, **cluster.notes}
         directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
         hosts = f"{len(there)} hosts" if len(there) > 1 else "One host"
         told.say(f"{hosts}, {study.blocks} blocks each: {listed(list(there))}")
@@ -70,8 +76,8 @@ def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
     run = secrets.token_hex(8)
     with progress(as_json=request.as_json) as told:
         if names := {trial.host for trial in directory.pending()}:
-            with closing(connected(request, run)) as cluster:
-                fleet = Fleet(cluster, run, told.say)
+            with closing(connected(request, run, told.say)) as cluster:
+                fleet = Fleet(cluster, run, told.say, request.far)
                 fleet.keep_only(names)
                 fleet.look(study, str(directory.path / "study.json"), arms)
                 for host, each in fleet.prepare(arms, []).items():
@@ -81,7 +87,9 @@ def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
 
 
 def _how(request: Request) -> str:
-    return f" --cluster {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
+    if request.host is not None:
+        return f" {request.far} {request.host}"
+    return f" {request.far} {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
 
 
 def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], notes: Mapping[str, Any]) -> Environment:

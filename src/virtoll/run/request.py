@@ -42,6 +42,12 @@ class Request:
     precision: float | None = None  # relative: the half-width that decides how many blocks there are
     cluster: str | None = None  # the address of a scheduler, where other hosts measure
     tls: Path | None = None  # the directory of its certificates
+    host: str | None = None  # ssh://..., where that machine measures
+
+    @property
+    def far(self) -> str:
+        """The option by which others measure; "" where this machine does."""
+        return "--host" if self.host is not None else "--cluster" if self.cluster is not None else ""
 
     @property
     def asked(self) -> Asked:

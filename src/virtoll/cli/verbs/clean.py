@@ -12,14 +12,25 @@ from virtoll.plain import printable
 from virtoll.run.alone import alone
 
 
-def do(_arguments: argparse.Namespace) -> int:
+def do(arguments: argparse.Namespace) -> int:
     """Remove it, and say what."""
-    common.require_root()
-    with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
-        try:
-            removed.extend(clean(LocalHost(), tuning.directory()))
-        finally:
-            for line in removed:
-                print(printable(f"removed {line}"))
+    if arguments.host is not None:
+        from virtoll.run.by_ssh import asked
+        from virtoll.run.there import Cleaned
+
+        removed = asked(arguments.host, "clean", Cleaned).removed
+        _tell(removed)
+    else:
+        common.require_root()
+        with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
+            try:
+                removed.extend(clean(LocalHost(), tuning.directory()))
+            finally:
+                _tell(removed)
     print("nothing was left" if not removed else f"{len(removed)} removed")
     return 0
+
+
+def _tell(removed: list[str]) -> None:
+    for line in removed:
+        print(printable(f"removed {line}"))

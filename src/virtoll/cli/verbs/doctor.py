@@ -9,7 +9,7 @@ from rich.console import Console
 
 from virtoll.catalogue import refused
 from virtoll.cli import common
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem, StudyError
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
@@ -19,20 +19,39 @@ from virtoll.run.alone import alone
 
 def do(arguments: argparse.Namespace) -> int:
     """Show it; 3 where nothing can be measured."""
+    if arguments.host is not None:
+        return _elsewhere(arguments.host, machine=arguments.machine, as_json=arguments.json)
     common.require_root()
     common.tell_refused(refused())
     with alone(LocalHost()) as removed:
-        if not arguments.json:
-            for line in removed:
-                print(printable(f"a killed run had left, and it was removed: {line}"))
+        _tell(removed, as_json=arguments.json)
         if arguments.machine:
             return _machine(removed, as_json=arguments.json)
-        offer = doctor.examine(LocalHost())
-        if arguments.json:
-            common.print_json({**doctor.as_json(offer), "removed": removed})
-        else:
-            doctor.show(offer, Console())
-        return 0 if offer.is_ready else HostError.exit_code
+        return _show(doctor.examine(LocalHost()), removed, as_json=arguments.json)
+
+
+def _elsewhere(host: str, *, machine: bool, as_json: bool) -> int:
+    from virtoll.run.by_ssh import asked
+    from virtoll.run.there import Examined
+
+    if machine:
+        raise StudyError([Problem("that looks at this machine alone", "--machine", "leave out it or --host")])
+    found = asked(host, "doctor", Examined)
+    _tell(found.removed, as_json=as_json)
+    return _show(found.offer, found.removed, as_json=as_json)
+
+
+def _show(offer: doctor.MachineOffer, removed: list[str], *, as_json: bool) -> int:
+    if as_json:
+        common.print_json({**doctor.as_json(offer), "removed": removed})
+    else:
+        doctor.show(offer, Console())
+    return 0 if offer.is_ready else HostError.exit_code
+
+
+def _tell(removed: list[str], *, as_json: bool) -> None:
+    for line in [] if as_json else removed:
+        print(printable(f"a killed run had left, and it was removed: {line}"))
 
 
 def _machine(removed: list[str], *, as_json: bool) -> int:

@@ -23,13 +23,14 @@ _OF_ARMS = (
         "cross_check",
         "explain",
         "cluster",
+        "host",
     ),
 )
 
 
 def do(arguments: argparse.Namespace) -> int:
     """Run it, go on with it, or print its plan."""
-    if not arguments.dry_run and arguments.cluster is None:  # with a cluster, others measure, and they are root
+    if not (arguments.dry_run or arguments.cluster or arguments.host):  # else others measure, and they are root
         common.require_root()
     common.tell_refused(refused())
     if arguments.target is not None:
@@ -55,5 +56,6 @@ def do(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             cluster=arguments.cluster,
             tls=arguments.tls,
+            host=arguments.host,
         )
     )

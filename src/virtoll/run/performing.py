@@ -1,0 +1,99 @@
+"""A machine that is reached by ssh, and the one run that it works for: orders come on stdin, answers go to stdout.
+
+`virtoll.run.boot` has become this. It ends when stdin does, or when nobody has been heard for a minute: what is under
+way is undone, and this process becomes what removes its own files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+
+from pydantic import BaseModel, ConfigDict
+
+from virtoll import __version__
+from virtoll.hosts import interrupts
+from virtoll.plain import printable
+from virtoll.run import frames
+from virtoll.run.hosting import Hosting
+from virtoll.run.one_by_one import OneByOne
+
+PROTOCOL = 1
+BEAT_S = 10.0  # how often the other side says that it is there
+_SILENCE_S = 60.0
+_MOST_ORDER_BYTES = 256 * 1024**2
+_GONE = 'rm -rf --one-file-system -- "$1" && rm -f -- "$2"'
+
+
+class Hello(BaseModel):
+    """The first message: who performs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: int
+    virtoll: str
+    digest: str  # of the tree that it is made of
+
+
+def mark(nonce: str) -> bytes:
+    """The line behind which messages begin: before, a login shell may print what it likes."""
+    return f"virtoll {nonce}\n".encode()
+
+
+def perform(orders: int, answers: int, hosting: Hosting, silence_s: float = _SILENCE_S) -> None:
+    """Carry out what comes, in this thread, until no more does; nothing of a run is left then."""
+    executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def answer(done: Future[bytes]) -> None:
+        if done.exception() is None:
+            try:
+                frames.write_message(answers, done.result())
+            except OSError:
+                executor.shutdown()  # nobody reads any more
+
+    def listen() -> None:
+        try:
+            while True:
+                order = frames.read_message(orders, _MOST_ORDER_BYTES, silence_s)
+                if order:  # an empty one says that somebody is there
+                    executor.submit(hosting.answer, order).add_done_callback(answer)
+        except frames.FramesError as error:
+            print(f"virtoll: no more orders: {error}", file=sys.stderr, flush=True)
+        finally:
+            executor.shutdown()
+
+    threading.Thread(target=listen, name="orders", daemon=True).start()
+    try:
+        executor.run()
+    finally:
+        hosting.end()
+
+
+def main(arguments: list[str]) -> None:
+    """From the first word to the last: what lies in its directory is gone then, and so is the ledger of that, which is
+    open as ``file``.
+    """
+    directory, ledger, file, digest, name, nonce = arguments
+    os.set_inheritable(int(file), False)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what else is printed is no answer
+    interrupts.install()
+    try:
+        hello = Hello(protocol=PROTOCOL, virtoll=__version__, digest=digest)
+        frames.write(answers, mark(nonce))
+        frames.write_message(answers, hello.model_dump_json().encode())
+        perform(0, answers, Hosting(name))
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        print(printable(f"virtoll: {name}: {error}"), file=sys.stderr, flush=True)
+    finally:
+        with interrupts.held_off():
+            os.execvp("sh", ["sh", "-c", _GONE, "sh", directory, ledger])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
