@@ -337,7 +337,7 @@ def _looked_at(result: ProbeResult, name: str) -> None:
     assert values["disk_mib"] > 0
     assert ("dockerd" in result.facts["shared_daemons"]) is (name == "docker")
     if name == "uml":  # the guest's memory alone
-        assert values["pss_mib"] > 16
+        assert values["pss_mib"] > 8  # what they have in common is shared out between all that run here
 
 
 @pytest.mark.machine
