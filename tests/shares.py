@@ -28,6 +28,7 @@ _LONG = (
     "probe_fork_bomb",
     "janus_deployed",
     "probe_density",
+    "host_deployed",
     "audit_deployed",
     "fleet_namespaces",
     "fleet_processes",
