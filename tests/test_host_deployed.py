@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ from typing import Any
 import pytest
 
 import undrawn
+from faults.sealed import outcome
 from sshd_place import DESTINATION, THERE, Machine, machine
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.services.nginx import Nginx
 
 pytestmark = pytest.mark.machine
 HOST = f"ssh://{DESTINATION}:22"
@@ -94,6 +99,8 @@ class Abroad:
 
 @pytest.fixture(name="abroad", scope="module")
 def _abroad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abroad]:
+    # The machine has this one's cache, and no mirror: where nothing else has asked for its image yet, it is made here.
+    rootfs.build(LocalHost(), "abroad", Nginx().image.packages, lambda line: print(line, file=sys.stderr))
     with machine(tmp_path_factory.mktemp("sshd") / "m") as place:
         there = Abroad(place, tmp_path_factory.mktemp("here"))
         (there.directory / "abroad.toml").write_text(STUDY)
@@ -136,9 +143,9 @@ def test_a_study_that_is_cut_off_and_killed_goes_on_to_its_report(abroad: Abroad
     abroad.assert_nothing_left()  # it has waited for that
 
     code, said = abroad.virtoll("run", "out")
-    assert code == 0, said
-    found = abroad.records()
-    assert [record["status"] for record in found] == [*["failed"] * 3, "valid", "valid"]
+    told = outcome(abroad.directory / "out", ())  # a busy machine may have kept the generator from its schedule
+    assert (told.problems, told.trials) == ([], 5), said
+    assert code == (1 if told.busy else 0), said
     clock = json.loads((abroad.directory / "out/environment.json").read_text())["notes"]["clock"]
     assert abs(clock["ahead_s"]) <= clock["within_s"], "both have this machine's clock"
     assert (abroad.directory / "out/report/index.html").is_file()
