@@ -15,6 +15,7 @@ _OK_CLOSE = _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 _ANSWERS = {
     "/ok": _OK,
     "/held": _OK,
+    "/queue": _OK,
     "/slow": _OK,
     "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + BODY + b"\r\n0\r\n\r\n",
     "/other-length": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
@@ -27,7 +28,8 @@ _BIG_BYTES = 3_000_000
 class MisbehavingServer(LoopbackServer):
     """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``; request
     number ``hang_at`` is never answered, until its client gives up. "/held" is answered when ``hold_until`` requests
-    have come, "/slow" after ``slow_s``. Objects, which are what loads ask for, are answered like path ``served_as``."""
+    have come, "/slow" after ``slow_s``, and "/queue" so too, one after another. Objects, which are what loads ask for,
+    are answered like path ``served_as``."""
 
     def __init__(self) -> None:
         super().__init__(_Connection)
@@ -40,12 +42,20 @@ class MisbehavingServer(LoopbackServer):
         self.hold_until = 0
         self.held = threading.Event()
         self.stall_ns: tuple[int, int] | None = None  # when it happened, CLOCK_MONOTONIC
+        self.queued_ns: list[int] = []  # when each of the queue was done, CLOCK_MONOTONIC
         self._lock = threading.Lock()
+        self._queue = threading.Lock()
 
     @property
     def offer(self) -> Http:
         """Where it is reached."""
         return Http(*self.where)
+
+    def queue(self) -> None:
+        """Wait until all who came before have had their time, and then one's own."""
+        with self._queue:
+            time.sleep(self.slow_s)
+            self.queued_ns.append(time.monotonic_ns())
 
     def arrived(self, line: str) -> int:
         """Note a request, and give its number; everybody waits here while the server stalls."""
@@ -86,6 +96,8 @@ class _Connection(Connection):
                 self.server.held.wait(60)
             if path == "/slow":
                 time.sleep(self.server.slow_s)
+            if path == "/queue":
+                self.server.queue()
             keep_alive = self.answer(path) and not asked_to_close
 
     def answer(self, path: str) -> bool:

@@ -266,6 +266,7 @@ class Generator:
             "histogram": [],
             "queued": None,
             "drain": None,
+            "lead_in": None,
             "log": None,
             "lateness": None,
         }
@@ -322,11 +323,13 @@ def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, serve
         first = session.measure()
         between = len(server.lines)
         second = session.measure(duration_ns=SECOND // 4, intensity=3)
-    assert between - before == 20
+    assert first.window.events["request"].offered == 20
+    assert between - before == first.window.served, "with its lead-in"
     drain = first.window.events["request"].drain
     assert drain is not None
     assert drain.end_ns < second.window.start_ns
-    assert second.window.events["request"].completed == len(server.lines) - between > 0
+    assert second.window.served == len(server.lines) - between
+    assert 0 < second.window.events["request"].completed < second.window.served
     for measurement, most_ns in ((first, settings.time_limit_ns), (second, SECOND // 4)):
         asked = measurement.window.events["request"]
         assert measurement.window.duration_ns <= most_ns

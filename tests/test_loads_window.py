@@ -19,7 +19,7 @@ from loads_server import BODY, MisbehavingServer
 from virtoll.binaries import binary
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, late
-from virtoll.loads.http import HttpLoad, HttpSettings, specification
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
 from virtoll.loads.native import measurement_of
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
 from virtoll.trial import proofs
@@ -99,6 +99,65 @@ def test_what_is_under_way_at_the_end_counts_for_its_part_within_the_window(
     assert window.counts["completed"] == (~after).sum()
     assert window.rate_per_s is not None
     assert window.rate_per_s * window.duration_ns / 1e9 == pytest.approx((~after).sum() + parts.sum())
+
+
+@pytest.mark.parametrize("told_by", ["by itself", "rotation"])
+def test_a_window_begins_amid_its_load_and_tells_what_the_server_did_in_it(
+    client: Client, server: MisbehavingServer, told_by: str
+) -> None:
+    """Users who all begin with the window are answered later and later, and half of them would be counted on top."""
+    server.slow_s, server.served_as = 0.005, "/queue"
+    load = HttpLoad(HttpSettings(object_bytes=len(BODY), connections=10, warm_up_ns=SECOND // 5, log_requests=False))
+    windows = []
+    with load.session(client, server.offer) as session:
+        session.warm_up()
+        for _ in range(8):
+            if told_by == "rotation":
+                session.lead_in(SECOND // 1000)
+            windows.append(session.measure(duration_ns=SECOND // 10).window)
+    beyond = []
+    for window in windows:
+        done = sum(1 for at_ns in server.queued_ns if window.start_ns < at_ns <= window.end_ns)
+        beyond.append(window.work - done)
+        assert window.asked_ns is not None
+        assert window.start_ns - window.asked_ns > 10 * 5_000_000, "each has been answered once"
+        events = window.events["request"]
+        assert events.completed == events.offered
+        asked = sum(1 for at_ns in server.queued_ns if window.asked_ns < at_ns <= (window.until_ns or 0))
+        assert window.served == pytest.approx(asked, abs=1), "what it cost is known whole"
+    assert abs(sum(beyond)) / len(beyond) < 1.5, "it was 5, whatever the lead-in"
+
+
+def test_a_lead_in_is_as_long_as_it_takes_to_answer_each_user_once(client: Client, server: MisbehavingServer) -> None:
+    with HttpLoad(HttpSettings(connections=10, timeout_ns=SECOND)).session(client, server.offer) as session:
+        assert isinstance(session, HttpSession)
+        assert session.lead_ns == 0, "nobody knows"
+        session.lead_in(SECOND // 4)
+        session._note_pace(10, Window(start_ns=0, duration_ns=SECOND, work=100, served=100))
+        assert session.lead_ns == SECOND // 4, "it is longer"
+        session._note_pace(20, Window(start_ns=0, duration_ns=SECOND, work=10, served=10))
+        assert (session.pace_per_s(10), session.pace_per_s(20), session.pace_per_s(30)) == (100, 10, 10)
+        session._leads_ns.clear()
+        assert session.lead_ns == 15 * SECOND // 100
+        session._note_pace(10, Window(start_ns=0, duration_ns=SECOND, work=1, served=1))
+        assert session.lead_ns == 15 * SECOND // 100, "all windows have the lead-in that was known before the first"
+        assert session._lead_in_ns(replace(session.load.settings, connections=20)) == SECOND, "no request lives longer"
+        assert session._lead_in_ns(replace(session.load.settings, loop="open")) == 0
+
+
+def test_what_fails_in_a_lead_in_is_told_where_it_reached_into_the_window(
+    client: Client, server: MisbehavingServer
+) -> None:
+    server.hang_at = 3
+    settings = HttpSettings(object_bytes=len(BODY), connections=2, timeout_ns=SECOND, warm_up_ns=0)
+    with HttpLoad(settings).session(client, server.offer) as session:
+        session.lead_in(SECOND // 5)
+        window = session.measure(duration_ns=3 * SECOND).window
+    events = window.events["request"]
+    assert events.failures == {"timeout": 1}
+    assert events.offered == events.completed + 1
+    assert window.served is not None
+    assert window.served > events.completed, "the lead-in's too"
 
 
 @pytest.mark.parametrize("connections", [1, 2])

@@ -21,17 +21,20 @@ const OPEN_START_DELAY_NS: i64 = 2_000_000;
 /// After the last time-out of a closed loop, for the clock tick that notices it.
 const CLOSED_GRACE_NS: i64 = 200_000_000;
 
-/// The stretch in which the generator asked: to the time limit, or until the last of the requests asked for was handed
-/// out (closed loop); the length of the schedule (open loop). Rate and cost are those of the window alone.
+/// The stretch in which the generator asked, after the lead-in: to the time limit, or until the last of the requests
+/// asked for was handed out (closed loop); the length of the schedule (open loop). Rate and cost are those of the window
+/// alone.
 #[derive(Debug, Serialize)]
 pub struct Window {
     start_ns: i64,
     end_ns: i64,
-    /// Answered correctly within it, and the bytes of their bodies.
+    /// Sent and answered correctly within it.
     completed: u64,
-    /// What was under way at its end and answered correctly later, each for the share of its time within the window.
-    /// None where all that was asked for was sent before anything ended: such a window is as long as sending takes.
+    /// What was under way at its begin or its end and answered correctly, each for the share of its time within the
+    /// window. None where all that was asked for was sent before anything ended, and nothing before: such a window is as
+    /// long as sending takes.
     partial: Option<f64>,
+    /// Of the bodies of all that was answered correctly within it.
     body_bytes: u64,
     /// What the generator's threads used within it.
     cpu_user_ns: i64,
@@ -46,6 +49,15 @@ pub struct Drain {
     completed: u64,
     /// End of the last of them, whatever its fate.
     end_ns: i64,
+}
+
+/// What was asked right before the window, by the same connections.
+#[derive(Debug, Serialize)]
+pub struct LeadIn {
+    /// When the generator began to ask.
+    start_ns: i64,
+    /// Answered correctly, by the window's end: no event of the window, and in no percentile.
+    completed: u64,
 }
 
 /// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds.
@@ -65,8 +77,11 @@ pub struct Report {
     /// Requests without a latency: all the failures.
     censored: u64,
     window: Window,
-    /// Where a start was asked for: when the last thread awoke to begin, at it or later. Null without one.
+    /// Where a start was asked for: when the last thread awoke to begin, at it or later, or the window's begin where
+    /// that was after it. Null without a start.
     begun_ns: Option<i64>,
+    /// Null without one.
+    lead_in: Option<LeadIn>,
     drain: Option<Drain>,
     /// Open loop: requests that had to wait for a free connection, and the longest such wait.
     queued: Option<u64>,
@@ -107,13 +122,14 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     let descriptors = 2 * spec.loop_.connections() as u64 + spec.threads as u64 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
     let start_ns = start_ns(spec, sys::now_ns())?;
+    let from_ns = start_ns + spec.lead_in_ns;
     let budget = match spec.loop_ {
         Loop::Closed {
             requests,
             time_limit_ns,
             ..
-        } => Budget::new(requests, start_ns + time_limit_ns),
-        Loop::Open { .. } => Budget::new(None, start_ns),
+        } => Budget::new(requests, from_ns, from_ns + time_limit_ns),
+        Loop::Open { .. } => Budget::new(None, from_ns, from_ns),
     };
     let place = spec.ask.place()?;
     let workers = (0..spec.threads)
@@ -122,7 +138,14 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     let (begun_ns, tallies): (Vec<_>, Vec<_>) = run_all(spec, workers)?.into_iter().unzip();
     let mut tally = Tally::sum(tallies);
     let mut report = Report::new(spec, &place, &tally, start_ns, &budget)?;
-    report.begun_ns = spec.start_ns.and(begun_ns.into_iter().max());
+    let begun_ns = begun_ns
+        .into_iter()
+        .max()
+        .map(|at_ns| match spec.lead_in_ns {
+            0 => at_ns,
+            _ => at_ns.max(from_ns),
+        });
+    report.begun_ns = spec.start_ns.and(begun_ns);
     if let Some(path) = &spec.request_log {
         let extent = tally.log.write(path, report.window.start_ns);
         report.log = Some(extent.map_err(|error| {
@@ -154,7 +177,7 @@ fn worker<'a, A: Ask>(
     let (supply, end_ns) = match spec.loop_ {
         Loop::Closed { time_limit_ns, .. } => (
             Supply::closed(budget),
-            start_ns + time_limit_ns + spec.timeout_ns + CLOSED_GRACE_NS,
+            start_ns + spec.lead_in_ns + time_limit_ns + spec.timeout_ns + CLOSED_GRACE_NS,
         ),
         Loop::Open {
             rate_per_s,
@@ -163,11 +186,12 @@ fn worker<'a, A: Ask>(
             seed,
             ..
         } => {
-            let end_ns = start_ns + duration_ns;
-            let arrivals =
-                Arrivals::new(arrival, rate_per_s, duration_ns, seed, index, spec.threads);
+            let from_ns = start_ns + spec.lead_in_ns;
+            let end_ns = from_ns + duration_ns;
+            let whole_ns = spec.lead_in_ns + duration_ns;
+            let arrivals = Arrivals::new(arrival, rate_per_s, whole_ns, seed, index, spec.threads);
             (
-                Supply::open(arrivals, start_ns, end_ns),
+                Supply::open(arrivals, start_ns, from_ns, end_ns),
                 end_ns + spec.timeout_ns,
             )
         }
@@ -278,6 +302,10 @@ impl Report {
             censored: tally.censored(),
             window,
             begun_ns: None,
+            lead_in: (spec.lead_in_ns > 0).then_some(LeadIn {
+                start_ns,
+                completed: tally.early.completed,
+            }),
             drain,
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),
@@ -310,13 +338,17 @@ fn stretches<A>(
             tally.offered
         )));
     };
+    let from_ns = start_ns + spec.lead_in_ns;
+    let begins_at_once = spec.start_ns.is_none() && spec.lead_in_ns == 0;
     let (start_ns, end_ns) = match spec.loop_ {
-        Loop::Closed { .. } if spec.start_ns.is_some() => (start_ns, budget.until_ns()),
-        Loop::Closed { .. } => (tally.first_ns.unwrap_or(start_ns), budget.until_ns()),
-        Loop::Open { duration_ns, .. } => (start_ns, start_ns + duration_ns),
+        Loop::Closed { .. } if begins_at_once => {
+            (tally.first_ns.unwrap_or(start_ns), budget.until_ns())
+        }
+        Loop::Closed { .. } => (from_ns, budget.until_ns()),
+        Loop::Open { duration_ns, .. } => (from_ns, from_ns + duration_ns),
     };
     let sent_at_once = match spec.loop_ {
-        Loop::Closed { .. } => budget.is_used_up() && ended == 0,
+        Loop::Closed { .. } => spec.lead_in_ns == 0 && budget.is_used_up() && ended == 0,
         Loop::Open { .. } => false,
     };
     let window = Window {
@@ -328,9 +360,10 @@ fn stretches<A>(
         cpu_user_ns: tally.window.cpu.user_ns,
         cpu_system_ns: tally.window.cpu.system_ns,
     };
+    let under_way = under_way + tally.early.overdue;
     let drain = Drain {
         under_way,
-        completed: tally.completed - tally.window.completed,
+        completed: tally.completed - tally.window.completed + tally.early.overdue,
         end_ns: tally.last_ns.unwrap_or(end_ns).max(end_ns),
     };
     Ok((window, (under_way > 0).then_some(drain)))

@@ -60,17 +60,20 @@ impl Iterator for Arrivals {
     }
 }
 
-/// How long a closed loop asks, all threads together: to the deadline, or until so many requests were handed out.
+/// How long a closed loop asks, all threads together: to the deadline, or until so many requests of the window were
+/// handed out. Those of the lead-in, before the window's begin, cost nothing.
 #[derive(Debug)]
 pub struct Budget {
     left: Option<AtomicU64>,
+    from_ns: i64,
     until_ns: AtomicI64,
 }
 
 impl Budget {
-    pub fn new(requests: Option<u64>, deadline_ns: i64) -> Self {
+    pub fn new(requests: Option<u64>, from_ns: i64, deadline_ns: i64) -> Self {
         Budget {
             left: requests.map(AtomicU64::new),
+            from_ns,
             until_ns: AtomicI64::new(deadline_ns),
         }
     }
@@ -90,7 +93,9 @@ impl Budget {
         if now_ns >= self.until_ns() {
             return false;
         }
-        let Some(left) = &self.left else { return true };
+        let Some(left) = self.left.as_ref().filter(|_| now_ns >= self.from_ns) else {
+            return true;
+        };
         let one_less = |left: u64| left.checked_sub(1);
         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
             Ok(1) => self.until_ns.store(now_ns, Ordering::Relaxed),
@@ -110,6 +115,7 @@ pub enum Supply<'a> {
     Open {
         arrivals: Arrivals,
         start_ns: i64,
+        from_ns: i64,
         end_ns: i64,
         next_ns: Option<i64>,
     },
@@ -120,14 +126,24 @@ impl<'a> Supply<'a> {
         Supply::Closed { budget }
     }
 
-    /// `end_ns`: of the schedule, whose arrivals all lie before it.
-    pub fn open(mut arrivals: Arrivals, start_ns: i64, end_ns: i64) -> Self {
+    /// `start_ns`: of the schedule; `from_ns`: of the window, after its lead-in; `end_ns`: of both, and all arrivals lie
+    /// before it.
+    pub fn open(mut arrivals: Arrivals, start_ns: i64, from_ns: i64, end_ns: i64) -> Self {
         let next_ns = arrivals.next().map(|at_ns| start_ns + at_ns);
         Supply::Open {
             arrivals,
             start_ns,
+            from_ns,
             end_ns,
             next_ns,
+        }
+    }
+
+    /// The window's begin: what is due before it belongs to the lead-in.
+    pub fn from_ns(&self) -> i64 {
+        match self {
+            Supply::Closed { budget } => budget.from_ns,
+            Supply::Open { from_ns, .. } => *from_ns,
         }
     }
 
@@ -219,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_closed_budget_is_shared_and_ends_with_the_last_that_is_handed_out() {
-        let budget = Budget::new(Some(3), 100);
+        let budget = Budget::new(Some(3), 0, 100);
         let (mut a, mut b) = (Supply::closed(&budget), Supply::closed(&budget));
         assert_eq!([a.take(1), b.take(2)], [Some(1), Some(2)]);
         assert!(!budget.is_used_up());
@@ -231,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_closed_loop_asks_no_longer_than_to_its_deadline() {
-        let by_time = Budget::new(None, 100);
+        let by_time = Budget::new(None, 0, 100);
         assert_eq!(Supply::closed(&by_time).take(99), Some(99));
         assert_eq!(Supply::closed(&by_time).take(100), None);
-        let too_many = Budget::new(Some(2), 100);
+        let too_many = Budget::new(Some(2), 0, 100);
         assert_eq!(Supply::closed(&too_many).take(1), Some(1));
         assert_eq!(Supply::closed(&too_many).take(100), None);
         assert_eq!((by_time.until_ns(), too_many.until_ns()), (100, 100));
@@ -243,7 +259,7 @@ mod tests {
     #[test]
     fn an_open_supply_gives_what_is_due_with_its_intended_start() {
         let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 3_000_000, 0, 0, 1);
-        let mut supply = Supply::open(arrivals, 50, 3_000_050);
+        let mut supply = Supply::open(arrivals, 50, 50, 3_000_050);
         assert_eq!(supply.take(49), None);
         assert_eq!(supply.take(1_000_050), Some(50));
         assert_eq!(supply.take(1_000_050), Some(1_000_050));

@@ -30,12 +30,18 @@ pub struct Spec<A> {
     pub cpus: Vec<usize>,
     #[serde(rename = "loop")]
     pub loop_: Loop,
-    /// When the window begins, by CLOCK_MONOTONIC of this machine, so that many generators begin at once; null: as soon
-    /// as all threads are ready. Nothing is sent or connected before, in closed loop neither: the first connections are
-    /// made within the window, as without it. The window in the report begins at this very time, and a time limit
-    /// counts from it. An error where it has passed when it is read, or before all threads are ready.
+    /// When it begins to ask, by CLOCK_MONOTONIC of this machine, so that many generators begin at once; null: as soon
+    /// as all threads are ready. Nothing is sent or connected before, in closed loop neither. The window in the report
+    /// begins at this very time, or after the lead-in. An error where it has passed when it is read, or before all
+    /// threads are ready.
     #[serde(default)]
     pub start_ns: Option<i64>,
+    /// For so long the same connections ask right before the window, which begins in the midst of it: what is under way
+    /// then counts for its part within the window, as what is under way at its end does. A time limit and a number of
+    /// requests count from the window's begin; an open schedule begins so much earlier. 0: the window begins with
+    /// nothing under way.
+    #[serde(default)]
+    pub lead_in_ns: i64,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
     /// Where to write one record per request (see `log.rs`); none: nowhere.
@@ -154,6 +160,9 @@ impl<A: Ask> Spec<A> {
                 "rate_per_s must be at most ten million"
             }
             _ if self.timeout_ns > TIME_MAX_NS => "timeout_ns must be at most 30 days",
+            _ if !(0..=TIME_MAX_NS).contains(&self.lead_in_ns) => {
+                "lead_in_ns must be at least 0, and at most 30 days"
+            }
             _ if self.threads > THREADS_MAX => "threads must be at most 1024",
             _ if self.loop_.connections() > CONNECTIONS_MAX => {
                 "there must be at most a million connections"
@@ -328,7 +337,8 @@ mod tests {
         /// What is let through can be added up with any time of this machine, and held in memory.
         #[test]
         fn what_is_run_is_bounded(
-            loop_ in any_loop(), threads: usize, timeout_ns: i64, log_limit: usize, url in ".{0,40}",
+            loop_ in any_loop(), threads: usize, timeout_ns: i64, lead_in_ns: i64, log_limit: usize,
+            url in ".{0,40}",
         ) {
             let spec = HttpSpec {
                 ask: HttpAsk {
@@ -340,6 +350,7 @@ mod tests {
                 cpus: Vec::new(),
                 loop_,
                 start_ns: None,
+                lead_in_ns,
                 timeout_ns,
                 request_log: None,
                 log_limit,
@@ -352,6 +363,7 @@ mod tests {
                 };
                 prop_assert!((1..=TIME_MAX_NS).contains(&length_ns));
                 prop_assert!((1..=TIME_MAX_NS).contains(&spec.timeout_ns));
+                prop_assert!((0..=TIME_MAX_NS).contains(&spec.lead_in_ns));
                 prop_assert!((1..=THREADS_MAX).contains(&spec.threads));
                 prop_assert!((spec.threads..=CONNECTIONS_MAX).contains(&spec.loop_.connections()));
                 prop_assert!(spec.log_limit <= LOG_MAX);

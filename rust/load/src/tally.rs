@@ -66,12 +66,22 @@ pub fn kind_of(error: &io::Error) -> Failure {
 /// What ended while the generator was still asking, and what the generator itself used until then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InWindow {
+    /// Sent and answered correctly within it.
     pub completed: u64,
-    /// Of what was answered correctly after it: the sum of the shares of their time that lay within it.
+    /// Of what was answered correctly and under way at its begin or end: the sum of the shares of their time that lay
+    /// within it.
     pub partial: f64,
     pub failed: u64,
+    /// Of all that was answered correctly within it, whenever it was sent.
     pub body_bytes: u64,
     pub cpu: CpuTime,
+}
+
+/// What was sent in the lead-in, and answered correctly by the window's end, or after it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Early {
+    pub completed: u64,
+    pub overdue: u64,
 }
 
 /// How a request ended.
@@ -81,25 +91,54 @@ pub struct End {
     pub now_ns: i64,
     /// How long it waited for the generator itself.
     pub late_ns: i64,
-    /// The share of its time, from when it was sent, in which the generator was still asking; 1: it ended in the window.
+    /// The share of its time, from when it was sent, that lay within the window.
     pub share: f64,
+    pub position: Position,
     /// It has its place in the request log.
     pub logged: bool,
 }
 
-impl End {
-    /// The generator was still asking.
-    fn is_in_window(&self) -> bool {
-        self.share >= 1.0
-    }
+/// Where a request lay to the window, by when it was sent (open loop: due) and when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// All of it in the lead-in: it counts for nothing.
+    Before,
+    /// From the lead-in into the window.
+    Into,
+    /// From the lead-in to after the window.
+    Across,
+    Within,
+    /// From the window to after it.
+    OutOf,
 }
 
-/// The share of a request's time, sent at `sent_ns` and ended at `end_ns`, that lay before `until_ns`.
-pub fn share_until(until_ns: i64, sent_ns: i64, end_ns: i64) -> f64 {
-    if end_ns <= until_ns {
-        1.0
-    } else {
-        (until_ns - sent_ns).max(0) as f64 / (end_ns - sent_ns) as f64
+/// The window: from when to when.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    pub from_ns: i64,
+    pub until_ns: i64,
+}
+
+impl Stretch {
+    /// Where a request lay that was due at `intended_ns` and ended at `end_ns`.
+    pub fn position(&self, intended_ns: i64, end_ns: i64) -> Position {
+        match (intended_ns < self.from_ns, end_ns <= self.until_ns) {
+            (true, _) if end_ns <= self.from_ns => Position::Before,
+            (true, true) => Position::Into,
+            (true, false) => Position::Across,
+            (false, true) => Position::Within,
+            (false, false) => Position::OutOf,
+        }
+    }
+
+    /// The share of a request's time, sent at `sent_ns` and ended at `end_ns`, that lay within.
+    pub fn share(&self, sent_ns: i64, end_ns: i64) -> f64 {
+        let inside_ns = end_ns.min(self.until_ns) - sent_ns.max(self.from_ns);
+        if end_ns <= sent_ns {
+            f64::from(u8::from(inside_ns >= 0))
+        } else {
+            inside_ns.max(0) as f64 / (end_ns - sent_ns) as f64
+        }
     }
 }
 
@@ -142,6 +181,7 @@ pub struct Tally {
     pub connects: u64,
     pub tls: TlsTally,
     pub window: InWindow,
+    pub early: Early,
     /// Latencies of completed requests, from the intended start.
     pub latencies: Histogram,
     /// Open loop: how long each request waited for the generator itself.
@@ -164,6 +204,7 @@ impl Tally {
             connects: 0,
             tls: TlsTally::default(),
             window: InWindow::default(),
+            early: Early::default(),
             latencies: Histogram::default(),
             lateness: Histogram::default(),
             queued: 0,
@@ -175,21 +216,33 @@ impl Tally {
     }
 
     pub fn complete(&mut self, end: End, status: u16, body_bytes: u64) {
-        self.completed += 1;
-        if end.is_in_window() {
-            self.window.completed += 1;
-            self.window.body_bytes += body_bytes;
-        } else {
-            self.window.partial += end.share;
+        match end.position {
+            Position::Within => self.window.completed += 1,
+            _ => self.window.partial += end.share,
         }
-        self.latencies.record((end.now_ns - end.intended_ns) as u64);
+        if matches!(end.position, Position::Into | Position::Within) {
+            self.window.body_bytes += body_bytes;
+        }
+        match end.position {
+            Position::Before | Position::Into => self.early.completed += 1,
+            Position::Across => self.early.overdue += 1,
+            Position::Within | Position::OutOf => {
+                self.completed += 1;
+                self.latencies.record((end.now_ns - end.intended_ns) as u64);
+            }
+        }
         self.ended(end, status as i16);
     }
 
-    /// `status`: of the answer, where there was one and its status is what failed.
+    /// `status`: of the answer, where there was one and its status is what failed. What failed within the window or
+    /// after it counts, whenever it was sent.
     pub fn fail(&mut self, failure: Failure, end: End, status: Option<u16>) {
+        if end.position == Position::Before {
+            return;
+        }
+        self.offered += u64::from(matches!(end.position, Position::Into | Position::Across));
         self.failures[failure as usize] += 1;
-        self.window.failed += u64::from(end.is_in_window());
+        self.window.failed += u64::from(matches!(end.position, Position::Into | Position::Within));
         self.ended(end, status.map_or(failure.code(), |status| status as i16));
     }
 
@@ -208,6 +261,11 @@ impl Tally {
     /// All requests that failed, or were never sent.
     pub fn censored(&self) -> u64 {
         self.failures.iter().sum()
+    }
+
+    /// What ended, the lead-in's too.
+    pub fn ended_in_all(&self) -> u64 {
+        self.completed + self.censored() + self.early.completed + self.early.overdue
     }
 
     /// All threads' counts as one.
@@ -231,6 +289,8 @@ impl Tally {
         self.window.failed += other.window.failed;
         self.window.body_bytes += other.window.body_bytes;
         self.window.cpu += other.window.cpu;
+        self.early.completed += other.early.completed;
+        self.early.overdue += other.early.overdue;
         self.latencies.merge(&other.latencies);
         self.lateness.merge(&other.lateness);
         self.queued += other.queued;
@@ -245,46 +305,88 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn complete(tally: &mut Tally, share: f64) {
-        let end = End {
-            intended_ns: 0,
-            now_ns: 10,
+    const WINDOW: Stretch = Stretch {
+        from_ns: 0,
+        until_ns: 100,
+    };
+
+    /// As a request of the closed loop ends that was sent and ended at these times.
+    fn end(sent_ns: i64, now_ns: i64) -> End {
+        End {
+            intended_ns: sent_ns,
+            now_ns,
             late_ns: 0,
-            share,
+            share: WINDOW.share(sent_ns, now_ns),
+            position: WINDOW.position(sent_ns, now_ns),
             logged: false,
-        };
-        tally.complete(end, 200, 100);
+        }
     }
 
     #[test]
-    fn what_ends_after_the_window_counts_for_the_part_of_its_time_within() {
-        assert_eq!(share_until(100, 50, 100), 1.0);
-        assert_eq!(share_until(100, 50, 150), 0.5);
-        assert_eq!(share_until(100, 100, 150), 0.0);
-        assert_eq!(
-            share_until(100, 120, 150),
-            0.0,
-            "open loop: sent after the end"
-        );
-        assert!(share_until(2_000, 0, 120_000) < 0.02, "one that hung");
+    fn what_is_under_way_at_an_end_of_the_window_counts_for_the_part_of_its_time_within() {
+        assert_eq!(WINDOW.share(50, 100), 1.0);
+        assert_eq!(WINDOW.share(50, 150), 0.5);
+        assert_eq!(WINDOW.share(100, 150), 0.0);
+        assert_eq!(WINDOW.share(120, 150), 0.0, "open loop: sent after the end");
+        assert_eq!(WINDOW.share(-50, 50), 0.5);
+        assert_eq!(WINDOW.share(-100, 300), 0.25);
+        assert_eq!(WINDOW.share(-50, 0), 0.0);
+        assert_eq!((WINDOW.share(50, 50), WINDOW.share(150, 150)), (1.0, 0.0));
+        assert!(WINDOW.share(0, 6_000) < 0.02, "one that hung");
     }
 
     #[test]
     fn parts_are_kept_apart_from_the_whole_and_a_failure_is_no_part() {
         let (mut tally, mut other) = (Tally::new(0), Tally::new(0));
-        complete(&mut tally, 1.0);
-        complete(&mut tally, 0.5);
-        complete(&mut other, 0.25);
-        let end = End {
-            intended_ns: 0,
-            now_ns: 10,
-            late_ns: 0,
-            share: 0.75,
-            logged: false,
-        };
-        other.fail(Failure::Status, end, Some(500));
+        tally.complete(end(0, 100), 200, 100);
+        tally.complete(end(50, 150), 200, 100);
+        other.complete(end(75, 175), 200, 100);
+        other.fail(Failure::Status, end(25, 125), Some(500));
         let window = Tally::sum(vec![tally, other]).window;
         assert_eq!((window.completed, window.body_bytes), (1, 100));
         assert_eq!((window.partial, window.failed), (0.75, 0));
+    }
+
+    /// The work of a window of a closed loop, whose users all begin at 0, at a server that answers one after the other.
+    fn work_in_a_queue(users: i64, service_ns: i64, window: Stretch) -> f64 {
+        let sent = |number: i64| (number - users + 1).max(0) * service_ns;
+        (0..2 * users + window.until_ns / service_ns)
+            .filter(|number| sent(*number) < window.until_ns)
+            .map(|number| window.share(sent(number), (number + 1) * service_ns))
+            .sum()
+    }
+
+    #[test]
+    fn a_window_that_begins_amid_its_load_tells_the_rate_and_one_that_begins_empty_half_its_users_more(
+    ) {
+        let users = 20;
+        for served in [20, 60, 300] {
+            let told = |from_ns| {
+                let until_ns = from_ns + served * 1000;
+                work_in_a_queue(users, 1000, Stretch { from_ns, until_ns }) / served as f64
+            };
+            assert!((told(20_000) - 1.0).abs() < 1e-9, "{}", told(20_000));
+            assert!((told(31_400) - 1.0).abs() < 1e-9, "not by the phase");
+            let too_many = (told(0) - 1.0) * served as f64;
+            assert!((9.0..=10.0).contains(&too_many), "{too_many}");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_in_the_lead_in_is_a_part_of_the_work_and_no_event() {
+        let mut tally = Tally::new(0);
+        tally.complete(end(-50, -10), 200, 100);
+        tally.complete(end(-50, 50), 200, 100);
+        tally.complete(end(-100, 300), 200, 100);
+        assert_eq!((tally.window.partial, tally.window.body_bytes), (0.75, 100));
+        assert_eq!((tally.early.completed, tally.early.overdue), (2, 1));
+        assert_eq!((tally.completed, tally.window.completed), (0, 0));
+        assert_eq!(tally.latencies.buckets().count(), 0);
+        // Nobody is spared what failed while the window was open.
+        tally.fail(Failure::Timeout, end(-50, -10), None);
+        tally.fail(Failure::Timeout, end(-50, 50), None);
+        tally.fail(Failure::Timeout, end(-50, 150), None);
+        assert_eq!((tally.offered, tally.censored()), (2, 2));
+        assert_eq!(tally.window.failed, 1);
     }
 }

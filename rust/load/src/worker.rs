@@ -33,7 +33,7 @@ use crate::pace::Pace;
 use crate::schedule::Supply;
 use crate::slot::{Phase, Slot};
 use crate::stops::Stops;
-use crate::tally::{share_until, End, Failure, Tally};
+use crate::tally::{End, Failure, Stretch, Tally};
 use crate::tls::Tls;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -116,12 +116,14 @@ impl<'a, D: Dialogue> Worker<'a, D> {
     /// Run to the end of the supply, or to `end_ns`.
     pub fn run(mut self) -> Result<Tally, Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        let cpu_before = CpuTime::of_thread();
-        let mut cpu = None;
+        let (mut cpu_before, mut cpu) = (None, None);
         let mut now_ns = (self.clock)();
         self.seen_ns = now_ns;
         let mut next_tick_ns = now_ns + self.tick_ns;
         loop {
+            if cpu_before.is_none() && now_ns >= self.supply.from_ns() {
+                cpu_before = Some(CpuTime::of_thread());
+            }
             self.dispatch(now_ns)?;
             if cpu.is_none() && now_ns >= self.supply.until_ns() {
                 cpu = Some(CpuTime::of_thread());
@@ -130,7 +132,9 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                 break;
             }
             let mut wake_ns = self.wake_ns(next_tick_ns);
-            if cpu.is_none() {
+            if cpu_before.is_none() {
+                wake_ns = wake_ns.min(self.supply.from_ns());
+            } else if cpu.is_none() {
                 wake_ns = wake_ns.min(self.supply.until_ns());
             }
             self.serve(&mut events, wake_ns)?;
@@ -140,7 +144,8 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                 next_tick_ns = now_ns + self.tick_ns;
             }
         }
-        self.tally.window.cpu = cpu.unwrap_or_else(CpuTime::of_thread).since(cpu_before);
+        let cpu = cpu.unwrap_or_else(CpuTime::of_thread);
+        self.tally.window.cpu = cpu.since(cpu_before.unwrap_or(cpu));
         self.give_up(now_ns);
         Ok(self.tally)
     }
@@ -254,8 +259,10 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         if !self.idle.is_empty() || late_ns <= 0 {
             return self.start(slot, intended_ns, now_ns, late_ns);
         }
-        self.tally.queued += 1;
-        self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
+        if intended_ns >= self.supply.from_ns() {
+            self.tally.queued += 1;
+            self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
+        }
         let own_ns = self.stops.since_ns(intended_ns);
         self.start(slot, intended_ns, now_ns, own_ns)
     }
@@ -268,16 +275,19 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         now_ns: i64,
         own_late_ns: i64,
     ) -> Result<(), Failed> {
-        self.tally.offered += 1;
-        if matches!(self.supply, Supply::Open { .. }) {
-            self.tally.lateness.record(own_late_ns as u64);
+        let counts = intended_ns >= self.supply.from_ns();
+        if counts {
+            self.tally.offered += 1;
+            if matches!(self.supply, Supply::Open { .. }) {
+                self.tally.lateness.record(own_late_ns as u64);
+            }
+            self.tally.first_ns.get_or_insert(now_ns);
         }
-        self.tally.first_ns.get_or_insert(now_ns);
         self.in_flight += 1;
         let slot = &mut self.slots[index];
         (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
         slot.own_late_ns = own_late_ns;
-        slot.logged = self.tally.log.admit(intended_ns);
+        slot.logged = counts && self.tally.log.admit(intended_ns);
         self.dialogue.prepare(index, &mut slot.reply);
         if slot.fd.is_some() {
             return self.ask(index, true);
@@ -337,8 +347,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
 
     /// Now and then: time-outs, connections that linger, slots that rest.
     fn tick(&mut self, now_ns: i64) -> Result<(), Failed> {
-        self.pace
-            .tick(now_ns, self.tally.completed + self.tally.censored());
+        self.pace.tick(now_ns, self.tally.ended_in_all());
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             slot.lingering = None;
@@ -358,12 +367,18 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             let end = ended(slot, &self.supply, now_ns);
             self.tally.fail(Failure::Unfinished, end, None);
         }
-        for intended_ns in self.supply.rest() {
+        let window = stretch(&self.supply);
+        for intended_ns in self
+            .supply
+            .rest()
+            .filter(|due_ns| *due_ns >= window.from_ns)
+        {
             let end = End {
                 intended_ns,
                 now_ns,
                 late_ns: NEVER_SENT,
                 share: 0.0,
+                position: window.position(intended_ns, now_ns),
                 logged: self.tally.log.admit(intended_ns),
             };
             self.tally.fail(Failure::Unfinished, end, None);
@@ -371,13 +386,23 @@ impl<'a, D: Dialogue> Worker<'a, D> {
     }
 }
 
+/// The window, as far as it is known when its end may still be ahead.
+fn stretch(supply: &Supply) -> Stretch {
+    Stretch {
+        from_ns: supply.from_ns(),
+        until_ns: supply.until_ns(),
+    }
+}
+
 /// How the request of a slot ends now.
 fn ended<R>(slot: &Slot<R>, supply: &Supply, now_ns: i64) -> End {
+    let window = stretch(supply);
     End {
         intended_ns: slot.intended_ns,
         now_ns,
         late_ns: slot.own_late_ns,
-        share: share_until(supply.until_ns(), slot.started_ns, now_ns),
+        share: window.share(slot.started_ns, now_ns),
+        position: window.position(slot.intended_ns, now_ns),
         logged: slot.logged,
     }
 }

@@ -48,7 +48,7 @@ fn worker(listener: &TcpListener) -> Worker<'static, Http> {
     });
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
     let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
-    let supply = Supply::open(arrivals, 0, 1000 * MS);
+    let supply = Supply::open(arrivals, 0, 0, 1000 * MS);
     let mut worker = Worker::new(
         spec.ask.dialogue(0).unwrap(),
         &spec.ask.place().unwrap(),
@@ -219,7 +219,7 @@ fn until_an_event_lies_ready(worker: &Worker<Http>) {
 
 /// A closed loop in which so many are under way and answers came every ten microseconds.
 fn hurried(listener: &TcpListener, in_flight: usize) -> Worker<'static, Http> {
-    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 1000 * MS)));
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
     let mut worker = worker(listener);
     worker.supply = Supply::closed(budget);
     worker.doze = |time_ns| DOZED.with_borrow_mut(|dozed| dozed.push(time_ns));

@@ -72,17 +72,17 @@ def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
 
 
 def _cpu_of_served(windows: Sequence[Window], series: Series | None) -> float | str:
-    """CPU seconds of all that was asked for in the windows, to the end of the last of it.
+    """CPU seconds of all that was asked for in the windows and their lead-ins, to the end of the last of it.
 
-    Between two looks, the last before a window and the first when nothing of it was under way any more: the host's
-    agent looks right before the instrument is started and right after it has told. In between, what was not asked for
-    is the instance's idleness.
+    Between two looks, the last before it was asked for and the first when nothing of it was under way any more: the
+    host's agent looks right before the instrument is started and right after it has told. In between, what was not
+    asked for is the instance's idleness.
     """
     if series is None or len(series.t_ns) < 2:
         return "not sampled"
     total_ns = 0
     for window in windows:
-        before = int(np.searchsorted(series.t_ns, window.start_ns, "right")) - 1
+        before = int(np.searchsorted(series.t_ns, window.asked_from_ns, "right")) - 1
         after = int(np.searchsorted(series.t_ns, window.until_ns or window.end_ns, "left"))
         if before < 0 or after >= len(series.t_ns):
             return "no sample lies before the window, or none after it"

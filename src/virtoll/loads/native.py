@@ -36,6 +36,7 @@ _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 # From one of several generators' seed to the next's: no search has so many windows, each of which adds one.
 _SEEDS = 2**32
 _SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
+_LEAD_IN = 1.5  # lead-in of a closed loop, in the time that it takes to answer each of its users once
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ class NativeSession(Session):
     _windows: Iterator[int] = field(default_factory=count)  # each has a schedule of its own, the same in every session
     _there: list[Conversation] = field(default_factory=list)  # the process, if it runs
     _process: ExitStack = field(default_factory=ExitStack)
+    _paces_per_s: dict[int, float] = field(default_factory=dict)  # by number of users: of the first drive with answers
+    _leads_ns: list[int] = field(default_factory=list)  # the lead-in that the next window is asked to have
 
     @abstractmethod
     def asked(self, settings: Any) -> dict[str, Any]:
@@ -150,6 +153,35 @@ class NativeSession(Session):
             brief = replace(settings.timed(length_ns), timeout_ns=patience_ns, log_requests=False)
             self._drive(brief)
 
+    def lead_in(self, duration_ns: int) -> None:
+        """With the next window, which begins amid what it asks for."""
+        self._leads_ns[:] = [duration_ns]
+
+    @property
+    def lead_ns(self) -> int:
+        """The lead-in of the next window, at the settings' number of users."""
+        return self._lead_in_ns(self.load.settings)
+
+    def pace_per_s(self, users: int) -> float | None:
+        """Requests answered per second of so many users when they were first driven, in the warm-up where there is one;
+        else of another number of them. None: nothing was answered so far.
+        """
+        paces = self._paces_per_s
+        return paces.get(users, next(reversed(paces.values()), None))
+
+    def _lead_in_ns(self, settings: Any) -> int:
+        """As asked for; of a closed loop at least until those who began together have all been answered, at its pace.
+
+        Users who begin at one time are answered one after another, each later than it will be: a window that began
+        with them would count half of what is under way at its end on top of all that was done (METHODOLOGY).
+        """
+        asked_ns, pace_per_s = max(self._leads_ns, default=0), self.pace_per_s(settings.connections)
+        if settings.loop == "open" or pace_per_s is None:
+            return asked_ns
+        generation_ns = int(settings.connections / pace_per_s * 1e9)
+        longest_ns: int = settings.timeout_ns
+        return max(asked_ns, min(int(_LEAD_IN * generation_ns), longest_ns))
+
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
@@ -158,7 +190,10 @@ class NativeSession(Session):
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
         settings = replace(settings, seed=settings.seed + next(self._windows))
-        measurement = self._drive(settings, start_ns)
+        # Where a start was agreed on, by `lead_ns`, there is no time for more.
+        lead_in_ns = self.lead_ns if start_ns is not None else self._lead_in_ns(settings)
+        self._leads_ns.clear()
+        measurement = self._drive(settings, start_ns, lead_in_ns)
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)
 
@@ -167,11 +202,18 @@ class NativeSession(Session):
         self._there.clear()
         self._process.close()
 
-    def _drive(self, settings: Any, start_ns: int | None = None) -> Measurement:
+    def _drive(self, settings: Any, start_ns: int | None = None, lead_in_ns: int = 0) -> Measurement:
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
-        spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
-        timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
-        return measurement_of(self._told(spec, timeout_s), log, self.load.request, self.work_each)
+        spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_in_ns)
+        timeout_s = (lead_in_ns + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
+        measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.work_each)
+        self._note_pace(settings.connections, measurement.window)
+        return measurement
+
+    def _note_pace(self, users: int, window: Window) -> None:
+        took_ns = (window.until_ns or window.end_ns) - window.asked_from_ns
+        if window.served and took_ns > 0:
+            self._paces_per_s.setdefault(users, window.served / self.work_each * 1e9 / took_ns)
 
     def _told(self, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """What the generator reports of a window. TrialError where it fails, is killed, or outlives ``timeout_s``."""
@@ -186,9 +228,11 @@ class NativeSession(Session):
             raise
 
 
-def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None) -> dict[str, Any]:
-    """How the generator is to ask, whatever it asks for (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the
-    client's host.
+def driven(
+    settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None, lead_in_ns: int = 0
+) -> dict[str, Any]:
+    """How the generator is to ask, whatever it asks for (rust/load/src/spec.rs). ``start_ns``: when the window begins,
+    after its lead-in, by CLOCK_MONOTONIC of the client's host.
     """
     loop: dict[str, Any]
     if settings.loop == "closed":
@@ -209,7 +253,8 @@ def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns:
         "threads": max(1, min(client.cpus, settings.connections)),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
-        "start_ns": start_ns,
+        "start_ns": None if start_ns is None else start_ns - lead_in_ns,
+        "lead_in_ns": lead_in_ns,
         "timeout_ns": settings.timeout_ns,
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
@@ -224,7 +269,7 @@ def measurement_of(
     ``work_each``: units of work in a request, of which ``request`` is the word. The window's work is in units; events,
     counts, histograms and log are of requests, for those are what was asked for and answered one by one.
     """
-    drain, extent, window = report["drain"], report["log"], report["window"]
+    drain, extent, window, lead_in = report["drain"], report["log"], report["window"], report["lead_in"]
     lateness = None if report["lateness"] is None else histogram(report["lateness"])
     events = Events(
         **{name: report[name] for name in ("intended", "offered", "completed", "failures", "queued")},
@@ -239,7 +284,8 @@ def measurement_of(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
-        served=(window["completed"] + (0 if drain is None else drain["completed"])) * work_each,
+        asked_ns=None if lead_in is None else lead_in["start_ns"],
+        served=sum(part["completed"] for part in (lead_in, window, drain) if part is not None) * work_each,
         until_ns=window["end_ns"] if drain is None else drain["end_ns"],
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={request: events},

@@ -120,6 +120,12 @@ def _all(histograms: Sequence[Histogram | None]) -> Histogram | None:
     return added(known) if len(known) == len(histograms) else None
 
 
+def _asked_ns(windows: Sequence[Window]) -> int | None:
+    """When the first of them began to ask; None where all did so with the window."""
+    first_ns = min(window.asked_from_ns for window in windows)
+    return None if first_ns == windows[0].start_ns else first_ns
+
+
 def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: float | None) -> Window:
     """What was done in a window by all; what one of them does not tell is not known of all."""
     first = windows[0]
@@ -129,6 +135,7 @@ def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: f
         start_ns=first.start_ns,
         duration_ns=first.duration_ns,
         work=sum(window.work for window in windows),
+        asked_ns=_asked_ns(windows),
         served=_known([window.served for window in windows], sum),
         until_ns=_known([window.until_ns for window in windows], max),
         counts={name: sum(window.counts[name] for window in windows) for name in names},

@@ -221,18 +221,21 @@ class Events(_Record):
 class Window(_Record):
     """A stretch in which an instrument measured. Rate and costs are those of the window alone.
 
-    A load's window is the stretch in which it asked. Closed loop: from the first request's start to the time limit, or
-    until the last of the requests asked for was sent. Open loop: the schedule. What is still under way then is waited
-    for (`Drain`). Times are CLOCK_MONOTONIC ns where the instrument ran.
+    A load's window is the stretch in which it asked, after its lead-in. Closed loop: from the first request's start, or
+    the lead-in's end, to the time limit, or until the last of the requests asked for was sent. Open loop: the schedule.
+    What is still under way then is waited for (`Drain`). Times are CLOCK_MONOTONIC ns where the instrument ran.
     """
 
     start_ns: int
     duration_ns: int  # 0: all was asked at once, and there is no rate to speak of
-    # Units of work done in it: those completed within, and of those that were under way at its end and ended well, the
-    # part of their time (from when it was sent) that lay within, where the instrument tells it.
+    # Units of work done in it: those completed within, and of those that were under way at its begin or end and ended
+    # well, the part of their time (from when it was sent) that lay within, where the instrument tells it.
     work: float
-    # Units done of all that was asked for in it, until the last ended at `until_ns`, where nothing was asked for
-    # right before; None: it does not tell. What these cost is known whole, however they lie to the window's end.
+    # When the same users began to ask, where that was before: its lead-in. What they asked for then is part of ``work``
+    # and ``served``, and no event. None: it had none, and nothing was under way at its begin.
+    asked_ns: int | None = None
+    # Units done of all that was asked for from `asked_from_ns` on, until the last ended at `until_ns`, where nothing
+    # was asked for right before; None: it does not tell. What these cost is known whole, however they lie to its ends.
     served: float | None = None
     # From then on nothing was under way; None: it does not tell. Of viewers: the last start-up's end, for which all are
     # kept, or when all paused; of a program: its own.
@@ -250,6 +253,11 @@ class Window(_Record):
     def end_ns(self) -> int:
         """When it ended."""
         return self.start_ns + self.duration_ns
+
+    @property
+    def asked_from_ns(self) -> int:
+        """When its users began to ask: with its lead-in, or with itself."""
+        return self.start_ns if self.asked_ns is None else self.asked_ns
 
     @property
     def rate_per_s(self) -> float | None:

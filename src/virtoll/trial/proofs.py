@@ -314,19 +314,19 @@ def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns
 
 
 def cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
-    """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
-    samples; or why that is not known. An instance that nobody asked for anything right before (`Window.served`) had
-    used nothing since the last look."""
+    """CPUs that a source used in the windows and their lead-ins (none: while it was watched), as the host booked it,
+    interpolated between samples; or why that is not known. An instance that nobody asked for anything right before
+    (`Window.served`) had used nothing since the last look."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         return "the host's accounting could not be read"
     first_ns, last_ns = usage[0][0], usage[-1][0]
-    asked_ns = sum(window.duration_ns for window in windows)
+    asked_ns = sum(window.end_ns - window.asked_from_ns for window in windows)
     if windows and asked_ns <= 0:
         return "the window has no length: all requests were sent at once"
-    ends = [(max(first_ns, window.start_ns), min(last_ns, window.end_ns)) for window in windows]
+    ends = [(max(first_ns, window.asked_from_ns), min(last_ns, window.end_ns)) for window in windows]
     ends = [(start_ns, end_ns) for start_ns, end_ns in ends if end_ns > start_ns] if windows else [(first_ns, last_ns)]
     seen_ns = sum(end_ns - start_ns for start_ns, end_ns in ends)
     if windows and seen_ns / asked_ns < COVERAGE:
