@@ -48,7 +48,7 @@ _KEPT = ("firewall", "settings", "rules")  # kinds of which nothing may be missi
 _LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in what a lab names
 
 _LABS_NETWORK = re.compile(r"=198\.1[89]\.")  # 198.18.0.0/15, in an entry of connection tracking
-_TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")
+TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")  # who speaks with whom, in an entry of connection tracking
 
 _BUILD = "/.bootstrap-"  # of a mount in an image that somebody is building: images are of no lab
 
@@ -205,7 +205,7 @@ def _tracked() -> Iterator[str]:
         lines = Path("/proc/net/nf_conntrack").read_text().splitlines()
     for line in lines:
         if _LABS_NETWORK.search(line):
-            yield f"{line.split()[2]} {' '.join(_TUPLE.findall(line))}"  # less what changes: timeout, state, counters
+            yield f"{line.split()[2]} {' '.join(TUPLE.findall(line))}"  # less what changes: timeout, state, counters
 
 
 def _routes() -> Iterator[str]:
