@@ -1,11 +1,12 @@
 """Rotation beside blocks: whether they agree, and how wide each is in the same time: `python -m bench.designs`.
 
-The same arms under the same load, by turns a block of the one design and one of the other, in random order. A block's
-observation is the log ratio to native, mean over conditions. Printed for each arm: both designs' ratios with 95 % t
-intervals over their blocks, the difference of the two (which must hold 0, by Holm's test over all rows, for one row of
-twenty misses it by chance), and how much narrower rotation is at equal time (a half-width shrinks with the root of the
-seconds that a design was given; they are those of its trials, without the proofs of the limits, which an arm gives once
-a run).
+The same arms under the same load or probe, by turns a block of the one design and one of the other, in random order. A
+block's observation is the log ratio to native, mean over conditions. (In rotation the arms of a load have their windows
+in turn, round by round; of a probe one arm has all of its windows after the other.) Printed for each arm: both designs'
+ratios with 95 % t intervals over their blocks, the difference of the two (which must hold 0, by Holm's test over all
+rows, for one row of twenty misses it by chance), and how much narrower rotation is at equal time (a half-width shrinks
+with the root of the seconds that a design was given; they are those of its trials, without the proofs of the limits,
+which an arm gives once a run).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from bench._figures import keep
 from bench._intervals import drawn, narrowing
 from virtoll.analysis.estimates import Summary, holm, p_difference, summarise
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.ratios import log_ratios
 from virtoll.catalogue import catalogue
 from virtoll.hosts.local import LocalHost
@@ -40,6 +42,7 @@ from virtoll.run.progress import PlainProgress
 from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study
+from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 
 _COMMON = """
@@ -83,9 +86,17 @@ time_limit = "2 s"
 warm_up = "300 ms"
 log_requests = false
 """,
+    "linpack": """
+[[probes]]
+name = "linpack"
+order = 1000
+windows = 4
+time = "500 ms"
+""",
 }
 DESIGNS = ("blocks", "rotation")
-METRICS = {"rate_per_s": "rate", "cpu_s_per_1000": "CPU time for as much work"}
+_OF_A_LOAD = {"rate_per_s": "rate", "cpu_s_per_1000": "CPU time for as much work"}
+METRICS = {"squid": _OF_A_LOAD, "redis": _OF_A_LOAD, "linpack": {"linpack.gflops": "GFLOP/s"}}  # by study, with titles
 
 
 @dataclass
@@ -99,6 +110,13 @@ class Told:
     @property
     def seconds(self) -> float:
         return sum(self.lasted_s)
+
+    def hear(self, matrix: Matrix, metrics: Collection[str]) -> None:
+        """What one more block says of these metrics; nan where it says nothing."""
+        for metric in metrics:
+            logs = np.nanmean(log_ratios(matrix, metric)[0], axis=1)
+            for arm, log in zip(matrix.arms, logs, strict=True):
+                self.logs.setdefault((metric, arm.label), []).append(float(log))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,22 +134,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         for block in range(arguments.blocks):
             for design in random.sample(DESIGNS, 2):
                 print(f"block {block + 1} of {arguments.blocks}: {design}", file=sys.stderr, flush=True)
-                turns = "[rotation]\n" + arguments.rotation.replace(";", "\n") if design == "rotation" else ""
-                _measure(design, turns + STUDIES[arguments.study], host, told[design])
+                study = study_of(arguments.study, design, arguments.rotation)
+                _measure(study, METRICS[arguments.study], host, told[design])
     rows = [_row(metric, arm, told) for metric, arm in told["rotation"].logs if arm != "native+host"]
     print(f"{arguments.study}: {arguments.blocks} blocks of each design; seconds: {_seconds(told)}")
     print(f"{'metric':<16}{'arm':<22}{'blocks':<24}{'rotation':<24}{'rotation / blocks':<24}narrower at equal time")
     for row in rows:
         print(row["text"])
     if arguments.plots is not None:
-        (arguments.plots / f"designs-{arguments.study}.svg").write_text(drawn(_lines(told)), encoding="utf-8")
+        figure = drawn(_lines(arguments.study, told))
+        (arguments.plots / f"designs-{arguments.study}.svg").write_text(figure, encoding="utf-8")
     keep(arguments.json, {"study": arguments.study, "rows": rows})
     agree = all(p > 0.05 for p in holm([row["p"] for row in rows]))
     print("the designs agree" if agree else "THE DESIGNS DISAGREE")
     return 0 if agree else 1
 
 
-def _lines(told: dict[str, Told]) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
+def study_of(name: str, design: str, rotation: str) -> Study:
+    """One block of a study in a design. ``rotation``: its keys, parted by semicolons; a probe heeds none."""
+    text = f'design = "{design}"\n' + _COMMON + STUDIES[name]
+    if design == "rotation":
+        text += "[rotation]\n" + rotation.replace(";", "\n")
+    return dataclasses.replace(read_study(text, "designs.toml", catalogue()), blocks=1)
+
+
+def _lines(study: str, told: dict[str, Told]) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
     """How the intervals of each design and arm narrow, by the metric's title."""
     return {
         title: {
@@ -140,7 +167,7 @@ def _lines(told: dict[str, Told]) -> dict[str, dict[tuple[str, str], list[tuple[
             for (metric, arm), logs in each.logs.items()
             if metric == name and arm != "native+host"
         }
-        for name, title in METRICS.items()
+        for name, title in METRICS[study].items()
     }
 
 
@@ -148,10 +175,8 @@ def _seconds(told: dict[str, Told]) -> str:
     return ", ".join(f"{design} {each.seconds:.0f} ({each.spoilt} trials spoilt)" for design, each in told.items())
 
 
-def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
-    """One block of a design; what it says is added."""
-    text = f'design = "{design}"\n' + _COMMON + work
-    study = dataclasses.replace(read_study(text, "designs.toml", catalogue()), blocks=1)
+def _measure(study: Study, metrics: Collection[str], host: LocalHost, told: Told) -> None:
+    """One block of a study in a design; what it says of these metrics is added."""
     stage = Stage(study, host)
     arms, _ = stage.offered("designs.toml")
     images = stage.prepare(arms, lambda _line: None)
@@ -165,11 +190,7 @@ def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
         records = run.records()
         told.lasted_s.append(sum(_spent_s(record) for record in records))
         told.spoilt += sum(record.status != "valid" for record in records)
-        matrix = find(run.path).matrix
-    for metric in METRICS:
-        logs = np.nanmean(log_ratios(matrix, metric)[0], axis=1)
-        for arm, log in zip(matrix.arms, logs, strict=True):
-            told.logs.setdefault((metric, arm.label), []).append(float(log))
+        told.hear(find(run.path).matrix, metrics)
 
 
 class _Silent(PlainProgress):

@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +32,8 @@ _SETTINGS = (
     "kernel/pid_max",
     "vm/overcommit_memory",
 )
+_TRACKING = "net/netfilter"  # the settings of connection tracking, all of them but what the kernel counts there
+_COUNTED = "nf_conntrack_count"
 _DIRECTORIES = (
     *("/var/lib/virtoll", "/var/lib/lxc", "/var/lib/docker", "/var/lib/containerd"),
     *("/run/virtoll", "/run/docker", "/run/docker.sock", "/run/containerd", "/run/lxc", "/run/lxc/lock"),
@@ -40,8 +43,12 @@ _DIRECTORIES = (
 _SHARED_DIRECTORIES = {"/tmp": "virtoll-", "/var/tmp": "virtoll-", "/dev/shm": "", "/run": "virtoll"}
 _LOCKS = ("/tmp/virtoll-tests.lock", "/tmp/virtoll-machine.lock")  # of tests: made once, and never removed
 # Kinds whose things bear no lab's tag: other labs' cannot be told from ours.
-_UNTAGGED = frozenset({"shared memory", "shared directories", "routes"})
+_UNTAGGED = frozenset({"shared memory", "shared directories", "routes", "tracked connections"})
+_KEPT = ("firewall", "settings", "rules")  # kinds of which nothing may be missing afterwards
 _LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in what a lab names
+
+_LABS_NETWORK = re.compile(r"=198\.1[89]\.")  # 198.18.0.0/15, in an entry of connection tracking
+TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")  # who speaks with whom, in an entry of connection tracking
 
 _BUILD = "/.bootstrap-"  # of a mount in an image that somebody is building: images are of no lab
 
@@ -62,26 +69,31 @@ def snapshot() -> Snapshot:
         "directories": frozenset(f"{top}/{name}" for top in _DIRECTORIES for name in _names(top)),
         "docker": frozenset(_docker()),
         "routes": frozenset(_routes()),
+        "rules": frozenset(_rules()),
+        "tracked connections": frozenset(_tracked()),
         "shared memory": frozenset(_system_v()),
         "shared directories": frozenset(_in_shared_directories()),
     }
 
 
 def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
-    """One line for each thing that has come; for firewall and settings also what has gone.
+    """One line for each thing that has come; for firewall, settings and rules also what has gone.
 
-    What a lab does that was there before is none of ours; with a ``tag``, so is what any other lab does.
+    What a lab does that was there before is none of ours; with a ``tag``, so is what any other lab does. A setting that
+    was not there came with a module of the kernel, which nobody unloads.
     """
     there = {name.split("-")[1] for name in before["network namespaces"] if name.startswith("vt-")}
+    known = {_setting(thing) for thing in before["settings"]}
     lines = [
         f"left behind: {kind}: {thing}"
         for kind in after
         if not (tag and kind in _UNTAGGED)
         for thing in sorted(after[kind] - before[kind])
         if not (tag and _BUILD in thing)
+        if not (kind == "settings" and _setting(thing) not in known)
         if not (labs := set(_LAB.findall(thing))) or (labs <= {tag} if tag else not labs <= there)
     ]
-    for kind in ("firewall", "settings"):
+    for kind in _KEPT:
         lines += [f"gone: {kind}: {thing}" for thing in sorted(before[kind] - after[kind])]
     return lines
 
@@ -165,15 +177,39 @@ def _firewall() -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    for name in _SETTINGS:
+    tracking = sorted(f"{_TRACKING}/{name}" for name in _names(f"/proc/sys/{_TRACKING}"))
+    for name in (*_SETTINGS, *tracking):
         path = Path("/proc/sys", name)
-        if path.exists():
+        if path.is_file() and path.name != _COUNTED:
             yield f"{name} = {path.read_text().strip()}"
 
 
+def _setting(told: str) -> str:
+    return told.partition(" = ")[0]
+
+
+def _rules() -> Iterator[str]:
+    """By what the machine's own namespace chooses a table of routes."""
+    for family in ("inet", "inet6"):
+        for line in _output("ip", "-family", family, "rule"):
+            yield f"{family} {line}"
+
+
+def _tracked() -> Iterator[str]:
+    """Connections from or to a lab's addresses that the machine's own namespace tracks: no lab's packet is to be there.
+
+    Other entries come and go with what others do.
+    """
+    lines: list[str] = []
+    with suppress(OSError):  # a kernel that tracks nothing, or does not tell us
+        lines = Path("/proc/net/nf_conntrack").read_text().splitlines()
+    for line in lines:
+        if _LABS_NETWORK.search(line):
+            yield f"{line.split()[2]} {' '.join(TUPLE.findall(line))}"  # less what changes: timeout, state, counters
+
+
 def _routes() -> Iterator[str]:
-    """What the machine's own namespace has of routes, rules, addresses and permanent neighbours."""
-    yield from _output("ip", "rule")
+    """What the machine's own namespace has of routes, addresses and permanent neighbours."""
     yield from _output("ip", "route", "show", "table", "all")
     yield from _output("ip", "-oneline", "-family", "inet", "address")
     yield from _output("ip", "neighbour", "show", "nud", "permanent")

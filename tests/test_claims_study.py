@@ -12,10 +12,12 @@ import pytest
 from virtoll.analysis.counterparts import BELIEVES, fits
 from virtoll.analysis.papers import Paper, read_paper
 from virtoll.catalogue import catalogue
+from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
-from virtoll.study.model import Study, settings_of
+from virtoll.study.model import Case, Study, settings_of
+from virtoll.study.plan import make_plan
 from virtoll.trial.treatment import make_probe
 
 
@@ -95,3 +97,33 @@ def test_the_full_study_uses_every_probe_and_the_quick_one_no_dear_one() -> None
     of_one = {name for name, probe in probes().items() if probe.slices == 0}  # the others are the testbed's
     assert {case.probe for case in micro(quick=False).programme} == of_one
     assert of_one - {case.probe for case in micro(quick=True).programme} == {"density"}
+
+
+def timed(probe: str) -> list[Case]:
+    """The quick study's cases of a probe that have windows of a length."""
+    return [case for case in micro(quick=True).programme if case.probe == probe and "time_ns" in case.settings]
+
+
+def test_the_quick_study_has_blocks_enough_for_an_interval_and_windows_enough_for_its_parts() -> None:
+    study = micro(quick=True)
+    assert study.blocks == 5
+    assert {case.settings["windows"] for case in study.programme if "windows" in case.settings} == {2}
+
+
+def test_the_quick_study_s_blocks_are_paid_for_by_shorter_windows() -> None:
+    """Three blocks of three windows of 100 ms and more were estimated to take 895 s on all platforms."""
+    study = micro(quick=True)
+    arms = [entry.arm for entry in study.arms]
+    plan = make_plan(study, arms, {name: platform.expected_overhead_s for name, platform in platforms().items()})
+    assert plan.estimate_s <= 1.1 * 895
+
+
+@pytest.mark.parametrize("probe", ["stream", "unix-file", "unix-shell", "round-trip", "disk-sync", "idle"])
+def test_no_window_of_the_quick_study_is_shorter_than_its_figure_bears(probe: str) -> None:
+    assert timed(probe)
+    assert all(case.settings["time_ns"] >= 100_000_000 for case in timed(probe))
+
+
+def test_a_timer_s_window_holds_wakes_for_a_99th_percentile() -> None:
+    (timer,) = timed("timer")
+    assert timer.settings["time_ns"] / timer.settings["interval_ns"] > 100

@@ -92,10 +92,11 @@ fn without_reads(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use virtoll_probe::names::unique;
 
     #[test]
     fn what_stands_on_others_is_booked_once() {
-        let root = std::env::temp_dir().join(format!("virtoll-devices-{}", std::process::id()));
+        let root = std::env::temp_dir().join(unique("virtoll-devices"));
         for made in [
             "8:0/mq",
             "253:0/dm",

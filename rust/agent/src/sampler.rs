@@ -352,10 +352,11 @@ fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use virtoll_probe::names::unique;
 
     #[test]
     fn an_interface_that_has_gone_takes_the_sum_with_it() {
-        let path = std::env::temp_dir().join(format!("virtoll-netdev-{}", std::process::id()));
+        let path = std::env::temp_dir().join(unique("virtoll-netdev"));
         let write = |names: &[&str]| {
             let lines = names
                 .iter()
@@ -387,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_asked_for_is_there_at_once() {
-        let path = std::env::temp_dir().join(format!("virtoll-asked-{}", std::process::id()));
+        let path = std::env::temp_dir().join(unique("virtoll-asked"));
         let source = Source {
             name: "counter".into(),
             kind: Kind::Integer,

@@ -114,6 +114,7 @@ fn parse(text: &str) -> Option<Counts> {
 mod tests {
     use super::*;
     use crate::parse::MISSING;
+    use virtoll_probe::names::unique;
 
     #[test]
     fn schedstat() {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn threads_of_a_tree() {
-        let top = std::env::temp_dir().join(format!("virtoll-threads-{}", std::process::id()));
+        let top = std::env::temp_dir().join(unique("virtoll-threads"));
         fs::create_dir_all(top.join("child")).unwrap();
         fs::write(top.join("tasks"), "").unwrap();
         fs::write(top.join("child/tasks"), format!("{}\n", std::process::id())).unwrap();

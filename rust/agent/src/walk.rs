@@ -139,13 +139,14 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
     use std::os::unix::fs::{symlink, MetadataExt};
+    use virtoll_probe::names::unique;
 
     /// A directory of its own, gone at the end.
     struct Tree(PathBuf);
 
     impl Tree {
         fn new(name: &str) -> Tree {
-            let top = std::env::temp_dir().join(format!("walk-{name}-{}", std::process::id()));
+            let top = std::env::temp_dir().join(unique(&format!("walk-{name}")));
             fs::create_dir_all(top.join("a/b")).unwrap();
             fs::write(top.join("a/b/file"), "file").unwrap();
             fs::write(top.join("plain"), "plain").unwrap();

@@ -11,7 +11,7 @@ mod flow;
 mod linpack;
 mod memory;
 pub mod messages;
-mod names;
+pub mod names;
 mod network;
 mod report;
 mod timer;

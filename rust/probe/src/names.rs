@@ -16,7 +16,7 @@ pub fn unique(stem: &str) -> String {
 
 /// An empty directory of one test alone, removed with all that is in it when it is dropped.
 #[cfg(test)]
-pub struct Directory(pub std::path::PathBuf);
+pub(crate) struct Directory(pub std::path::PathBuf);
 
 #[cfg(test)]
 impl Directory {
