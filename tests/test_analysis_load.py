@@ -87,8 +87,8 @@ def load_of(
     return Measured(name="made-up", instrument="made up 1", unit="request", loop="closed", windows=[window])
 
 
-def throughput_of(load: Measured, asked: int) -> TrialMetrics:
-    planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=NATIVE, condition={})
+def throughput_of(load: Measured, asked: int, turn: str = "") -> TrialMetrics:
+    planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=NATIVE, condition={}, turn=turn)
     trial = TrialMetrics(TrialRecord(trial=planned, status="valid", started_at="2026-11-21T08:00:00Z", measured=load))
     _throughput(trial, load, asked)
     return trial
@@ -133,7 +133,10 @@ def test_the_rate_of_a_slow_service_is_neither_too_low_nor_missing(
 def test_the_reason_for_no_rate_is_true() -> None:
     at_once = load_of(work=0, duration_ns=10**6, cpu_ns=0)
     assert "all were sent at once" in throughput_of(at_once, asked=10_000).missing["rate_per_s"]
-    assert throughput_of(at_once, asked=0).missing["rate_per_s"].startswith("slower than the window")
+    slower = throughput_of(at_once, asked=0).missing["rate_per_s"]
+    assert slower == "slower than the window: no request was answered within it (take a longer load.time_limit)"
+    in_turn = throughput_of(at_once, asked=0, turn="b01-c01")
+    assert in_turn.missing["rate_per_s"].endswith("(take a longer rotation.window)")
     failed = load_of(work=0, duration_ns=10**6, cpu_ns=0, completed=0, failures={"reset": 10_000}, censored=10_000)
     assert throughput_of(failed, asked=10_000).missing["rate_per_s"] == "no request was completed"
 

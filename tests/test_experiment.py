@@ -417,6 +417,31 @@ def test_after_each_window_the_load_leaves_the_service_alone(monkeypatch: pytest
         assert [what for what in stage.log if what in ("load", "rest")] == ["load", "rest"] * max(1, rounds)
 
 
+def test_it_is_looked_at_where_something_begins_or_ends_and_never_twice_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def looked(**told: Any) -> list[str]:
+        stage = Stage(watched(WELL), events=ANSWERED, **told)
+        monkeypatch.setattr(Stage, "mark", lambda stage: stage.log.append("look"))
+        monkeypatch.setattr(LoadDouble, "lead_in", lambda double, _length_ns: double.stage.said("lead-in"))
+        stage.perform(monkeypatch, tmp_path)
+        words = ("look", "lead-in", "begun", "load", "others")
+        return [what for what in stage.log if what in words and (what != "begun" or stage.aggressor)]
+
+    turn = ["others", "look", "lead-in", "look", "load", "look"]
+    assert looked(aggressor="", rounds=2) == [*turn, *turn, "others"]
+    assert looked(aggressor="") == ["look", "load", "look"]
+    assert looked(aggressor="cpu") == ["look", "begun", "look", "load", "look"]
+
+
+def test_how_long_a_trials_turns_are_is_in_its_facts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the pace that its warm-up tells."""
+    monkeypatch.setattr(LoadDouble, "under_way", 20)
+    monkeypatch.setattr(LoadDouble, "warm_up", lambda *_: 150.0)
+    (notes,) = Stage(watched(WELL), aggressor="", rounds=2).perform(monkeypatch, tmp_path)
+    assert (notes.facts["rotation"]["window_ns"], notes.facts["rotation"]["pace_per_s"]) == (4 * 10**8, 150.0)
+
+
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
     """What is noted of a trial beside a neighbour that was at work."""
     (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)

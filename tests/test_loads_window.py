@@ -22,6 +22,7 @@ from virtoll.loads.base import Measurement, late
 from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
 from virtoll.loads.native import measurement_of
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
+from virtoll.study.model import LONGEST_IN_TURN_NS
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 from virtoll.trial.request_log import read_request_log
@@ -132,16 +133,14 @@ def test_a_lead_in_is_as_long_as_it_takes_to_answer_each_user_once(client: Clien
     with HttpLoad(HttpSettings(connections=10, timeout_ns=SECOND)).session(client, server.offer) as session:
         assert isinstance(session, HttpSession)
         assert session.lead_ns == 0, "nobody knows"
-        session.lead_in(SECOND // 4)
-        session._note_pace(10, Window(start_ns=0, duration_ns=SECOND, work=100, served=100))
-        assert session.lead_ns == SECOND // 4, "it is longer"
-        session._note_pace(20, Window(start_ns=0, duration_ns=SECOND, work=10, served=10))
-        assert (session.pace_per_s(10), session.pace_per_s(20), session.pace_per_s(30)) == (100, 10, 10)
-        session._leads_ns.clear()
+        session._paces_per_s.update({10: 100.0, 20: 10.0})
         assert session.lead_ns == 15 * SECOND // 100
-        session._note_pace(10, Window(start_ns=0, duration_ns=SECOND, work=1, served=1))
-        assert session.lead_ns == 15 * SECOND // 100, "all windows have the lead-in that was known before the first"
+        assert (session.pace_per_s(10), session.pace_per_s(20), session.pace_per_s(30)) == (100, 10, 10)
         assert session._lead_in_ns(replace(session.load.settings, connections=20)) == SECOND, "no request lives longer"
+        session.lead_in(SECOND // 4)
+        assert session.lead_ns == SECOND // 4, "it is longer"
+        assert session._lead_in_ns(replace(session.load.settings, connections=20)) == LONGEST_IN_TURN_NS
+        session._leads_ns.clear()
         assert session._lead_in_ns(replace(session.load.settings, loop="open")) == 0
 
 

@@ -218,7 +218,8 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.put("total_time_s", reason)
         return
     if rate_per_s is None:
-        reason = _no_rate(events, measured.asked, asked)
+        longer = "rotation.window" if trial.record.trial.turn else "load.time_limit"
+        reason = _no_rate(events, measured.asked, asked, longer)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
     else:
@@ -234,12 +235,13 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.notes.pop("total_time_s", None)
 
 
-def _no_rate(events: Events | None, request: str, asked: int) -> str:
+def _no_rate(events: Events | None, request: str, asked: int, longer: str) -> str:
+    """``longer``: the setting that makes windows so."""
     if events is None or not events.completed:
         return f"no {request} was completed"
     if events.offered >= asked > 0:
         return f"too few {plural(request)}: all were sent at once, and none was left to ask while they were answered"
-    return f"slower than the window: no {request} was answered within it"
+    return f"slower than the window: no {request} was answered within it (take a longer {longer})"
 
 
 def _why_estimated(events: Events | None, asked: int) -> str:

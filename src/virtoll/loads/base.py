@@ -52,13 +52,15 @@ class Session(ABC):
     """A load at one offer, for as long as it is open."""
 
     @abstractmethod
-    def warm_up(self, duration_ns: int | None = None) -> None:
+    def warm_up(self, duration_ns: int | None = None) -> float | None:
         """Bring service and path to a steady state, for as long as asked (None: as the settings say); nothing of it is
-        measured.
+        measured. Its pace, in units of work a second, if it tells (`Load.under_way`): a window's length may follow.
         """
 
     def lead_in(self, duration_ns: int) -> None:
-        """What comes right before a window in rotation, unmeasured: the load itself, where its windows have none."""
+        """What comes right before the next window in rotation, unmeasured, for so long at the least: the load itself,
+        where its windows have none.
+        """
         self.warm_up(duration_ns)
 
     @abstractmethod
@@ -113,6 +115,13 @@ class Load(Part):
         if self.loop == "open":
             return Intensity(f"{plural(self.request)}/s", whole=False)
         return Intensity("users", whole=True)
+
+    @property
+    def under_way(self) -> int | None:
+        """Units of work that it keeps under way at once, where a rotation's windows are to follow the service's pace;
+        None: they are as long as the study says.
+        """
+        return None
 
     @property
     def unsearched(self) -> str:

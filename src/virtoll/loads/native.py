@@ -29,6 +29,7 @@ from virtoll.loads.base import (
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
+from virtoll.study.model import LONGEST_IN_TURN_NS
 from virtoll.units import within
 
 REQUEST_LOG_LIMIT = 1_000_000
@@ -79,6 +80,18 @@ class NativeLoad(Load):
         """As it is set."""
         loop: Literal["closed", "open"] = self.settings.loop
         return loop
+
+    @property
+    def work_each(self) -> int:
+        """Units of work in one request."""
+        return 1
+
+    @property
+    def under_way(self) -> int | None:
+        """One request of each connection. In open loop, whose connections are as many as may ever be needed, of one:
+        arrivals are scheduled, and how many are under way at once is not known.
+        """
+        return self.work_each * (self.settings.connections if self.loop == "closed" else 1)
 
     def undivided(self, parts: int) -> str:
         """What would not be the same load, or none for some of them."""
@@ -133,25 +146,25 @@ class NativeSession(Session):
     _windows: Iterator[int] = field(default_factory=count)  # each has a schedule of its own, the same in every session
     _there: list[Conversation] = field(default_factory=list)  # the process, if it runs
     _process: ExitStack = field(default_factory=ExitStack)
-    _paces_per_s: dict[int, float] = field(default_factory=dict)  # by number of users: of the first drive with answers
+    _paces_per_s: dict[int, float] = field(default_factory=dict)  # units, by users: of the first drive with answers
     _leads_ns: list[int] = field(default_factory=list)  # the lead-in that the next window is asked to have
 
     @abstractmethod
     def asked(self, settings: Any) -> dict[str, Any]:
         """What the protocol adds to the specification: whom to ask, and for what."""
 
-    @property
-    def work_each(self) -> int:
-        """Units of work in one request."""
-        return 1
-
-    def warm_up(self, duration_ns: int | None = None) -> None:
-        """Drive the same load for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
-        settings = self.load.settings
+    def warm_up(self, duration_ns: int | None = None) -> float | None:
+        """Drive the same load for ``duration_ns``, or its settings' ``warm_up_ns``, and keep its pace alone; in open
+        loop that is its rate, whatever was answered.
+        """
+        settings, window = self.load.settings, None
         if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
             patience_ns = min(settings.timeout_ns, _WARM_UP_PATIENCE_NS)
             brief = replace(settings.timed(length_ns), timeout_ns=patience_ns, log_requests=False)
-            self._drive(brief)
+            window = self._drive(brief).window
+        if settings.loop == "open":
+            return float(settings.rate_per_s * self.load.work_each)
+        return None if window is None else pace_of(window)
 
     def lead_in(self, duration_ns: int) -> None:
         """With the next window, which begins amid what it asks for."""
@@ -163,8 +176,8 @@ class NativeSession(Session):
         return self._lead_in_ns(self.load.settings)
 
     def pace_per_s(self, users: int) -> float | None:
-        """Requests answered per second of so many users when they were first driven, in the warm-up where there is one;
-        else of another number of them. None: nothing was answered so far.
+        """Units of work done per second for so many users when they were first driven, in the warm-up where there is
+        one; else of another number of them. None: nothing was answered so far.
         """
         paces = self._paces_per_s
         return paces.get(users, next(reversed(paces.values()), None))
@@ -173,14 +186,15 @@ class NativeSession(Session):
         """As asked for; of a closed loop at least until those who began together have all been answered, at its pace.
 
         Users who begin at one time are answered one after another, each later than it will be: a window that began
-        with them would count half of what is under way at its end on top of all that was done (METHODOLOGY).
+        with them would count half of what is under way at its end on top of all that was done (METHODOLOGY). No request
+        lives longer than its time-out, and in turn with others no arm takes all of the time (`LONGEST_IN_TURN_NS`).
         """
         asked_ns, pace_per_s = max(self._leads_ns, default=0), self.pace_per_s(settings.connections)
         if settings.loop == "open" or pace_per_s is None:
             return asked_ns
-        generation_ns = int(settings.connections / pace_per_s * 1e9)
-        longest_ns: int = settings.timeout_ns
-        return max(asked_ns, min(int(_LEAD_IN * generation_ns), longest_ns))
+        generation_ns: float = settings.connections * self.load.work_each / pace_per_s * 1e9
+        longest_ns: int = LONGEST_IN_TURN_NS if self._leads_ns else settings.timeout_ns
+        return max(asked_ns, min(round(_LEAD_IN * generation_ns), longest_ns))
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -206,14 +220,10 @@ class NativeSession(Session):
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_in_ns)
         timeout_s = (lead_in_ns + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
-        measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.work_each)
-        self._note_pace(settings.connections, measurement.window)
+        measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.load.work_each)
+        if (pace_per_s := pace_of(measurement.window)) is not None:
+            self._paces_per_s.setdefault(settings.connections, pace_per_s)
         return measurement
-
-    def _note_pace(self, users: int, window: Window) -> None:
-        took_ns = (window.until_ns or window.end_ns) - window.asked_from_ns
-        if window.served and took_ns > 0:
-            self._paces_per_s.setdefault(users, window.served / self.work_each * 1e9 / took_ns)
 
     def _told(self, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """What the generator reports of a window. TrialError where it fails, is killed, or outlives ``timeout_s``."""
@@ -226,6 +236,15 @@ class NativeSession(Session):
             self._there[0].end()  # nobody awaits what it does
             self.close()
             raise
+
+
+def pace_of(window: Window) -> float | None:
+    """Units of work a second, of all that was asked for in a window, by the time until the last of it was answered: no
+    part of a request stands for a whole one, as in a brief window's rate. None where nothing was served.
+    """
+    if not window.served or window.until_ns is None or window.until_ns <= window.asked_from_ns:
+        return None
+    return window.served * 1e9 / (window.until_ns - window.asked_from_ns)
 
 
 def driven(

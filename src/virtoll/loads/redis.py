@@ -51,6 +51,11 @@ class RedisLoad(NativeLoad):
         """A round, where it is more than one command."""
         return self.unit if self.settings.pipeline == 1 else "round"
 
+    @property
+    def work_each(self) -> int:
+        """The commands of a round."""
+        return self.settings.pipeline
+
     def check(self, host: Host) -> list[Problem]:
         """The generator, and that a round is not too large for it."""
         problems, settings = super().check(host), self.settings
@@ -80,12 +85,6 @@ class RedisSession(NativeSession):
     """The native generator at one Redis that holds its keys."""
 
     verb: ClassVar[str] = "redis"
-
-    @property
-    def work_each(self) -> int:
-        """The commands of a round."""
-        pipeline: int = self.load.settings.pipeline
-        return pipeline
 
     def asked(self, settings: RedisSettings) -> dict[str, Any]:
         """Rounds of one command (rust/load/src/redis.rs)."""

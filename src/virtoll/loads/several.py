@@ -40,9 +40,9 @@ class SeveralSessions(Session):
     clock: Callable[[], int] = time.monotonic_ns
     _are_there: bool = False  # once all of them have done something
 
-    def warm_up(self, duration_ns: int | None = None) -> None:
-        """All of them at one time."""
-        self._each([partial(each.warm_up, duration_ns) for each in self.sessions])
+    def warm_up(self, duration_ns: int | None = None) -> float | None:
+        """All of them at one time; their pace is that of all together, where each tells its own."""
+        return _together(self._each([partial(each.warm_up, duration_ns) for each in self.sessions]))
 
     def lead_in(self, duration_ns: int) -> None:
         """All of them at one time."""
@@ -152,6 +152,11 @@ def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: f
 
 def _known(values: Sequence[Any], whole: Callable[[Any], Any]) -> Any:
     return None if None in values else whole(values)
+
+
+def _together(paces_per_s: Sequence[float | None]) -> float | None:
+    known = [pace_per_s for pace_per_s in paces_per_s if pace_per_s is not None]
+    return sum(known) if len(known) == len(paces_per_s) else None
 
 
 def _events(of_generators: Sequence[Events]) -> Events:

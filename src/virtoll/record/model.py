@@ -47,6 +47,8 @@ MISSED = "missed"
 NOT_LIMITED = "not limited by virtoll"
 # The fact of a trial that names a helper whose cost is not in the instance's, as it stands in no group of its.
 NOT_BOOKED = "not_booked"
+# The fact of a trial in rotation that says how long its lead-ins and windows were, and by what pace of the service.
+ROTATION = "rotation"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler

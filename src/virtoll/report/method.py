@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, TwoStage
+from virtoll.record.model import ROTATION
 from virtoll.record.told import in_groups
 from virtoll.report.findings import Findings
 from virtoll.report.words import join, replicates_of
+from virtoll.units import format_duration
 
 
 def one_observation(findings: Findings) -> str:
@@ -33,8 +37,9 @@ def one_observation(findings: Findings) -> str:
             "**One deployment is one observation.** In every block all arms"
             f"{' of a group' * bool(findings.run.plan.groups)} are deployed beside each other, each in "
             f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, "
-            "in an order drawn anew. A trial is all of its windows together: what was done in them by the time they "
-            f"lasted. However many rounds it has, and {findings.work} they serve, it counts once.{_groups(findings)}"
+            f"in an order drawn anew{_paced(findings)}. A trial is all of its windows together: what was done in them "
+            f"by the time they lasted. However many rounds it has, and {findings.work} they serve, it counts once."
+            f"{_groups(findings)}"
         )
     if findings.run.is_beside_others:
         return (
@@ -54,6 +59,23 @@ def one_observation(findings: Findings) -> str:
         f"order (seed {seed}), each on an instance made for that {'condition' if findings.is_programme else 'trial'} "
         f"alone. However many {many}, it counts once."
     )
+
+
+def _paced(findings: Findings) -> str:
+    """Which arms had longer windows than the study says, and how long; "" where none had."""
+    spans_ns: dict[str, list[int]] = {}
+    for record in findings.run.records:
+        length_ns = record.facts.get(ROTATION, {}).get("window_ns", 0)
+        if length_ns > findings.run.given(record.trial.condition).get("rotation.window_ns", length_ns):
+            spans_ns.setdefault(record.trial.arm.label, []).append(length_ns)
+    told = [f"{label} {_span(each)}" for label, each in sorted(spans_ns.items())]
+    return f" (longer where an arm was slow in its warm-up: {join(told)})" if told else ""
+
+
+def _span(lengths_ns: Sequence[int]) -> str:
+    """``400 ms`` or ``1.2 to 2 s``, to the millisecond."""
+    least, most = (format_duration(round(each, -6)) for each in (min(lengths_ns), max(lengths_ns)))
+    return least if least == most else f"{least} to {most}"
 
 
 def _neighbours_share(findings: Findings) -> bool:

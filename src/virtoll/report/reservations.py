@@ -9,7 +9,7 @@ import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.record.model import GENERATOR_HEADROOM, Window
+from virtoll.record.model import GENERATOR_HEADROOM, ROTATION, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -19,7 +19,7 @@ BUSY = 0.8  # of its CPUs: what used less in closed loop was not what limited th
 
 def reservations(findings: Findings) -> list[str]:
     """All that apply to a run, a sentence or two each."""
-    return [*_outrun(findings), *_unsaturated(findings), *_unsteady(findings)]
+    return [*_outrun(findings), *_unsaturated(findings), *_short(findings), *_unsteady(findings)]
 
 
 def _outrun(findings: Findings) -> list[str]:
@@ -54,6 +54,24 @@ def _unsaturated(findings: Findings) -> list[str]:
         f"native used {told} of its CPU: the rate says there how quickly users and service answer each other, which "
         f"scatters with every wake-up, and not how much the service can do. Judge by the CPU time of a "
         f"{findings.unit}, or ask with more users"
+    ]
+
+
+def _short(findings: Findings) -> list[str]:
+    """Arms so slow that the longest lead-in which they may have ended before each user was answered once."""
+    worst: dict[str, float] = {}  # by how much the rate may be too high, by the arm's label
+    for trial in findings.matrix.trials if findings.loops == ("closed",) else ():
+        told, measured = trial.record.facts.get(ROTATION, {}), trial.record.measured
+        if trial.record.status != "valid" or measured is None or not told.get("pace_per_s"):
+            continue
+        once_ns, holds = (told["under_way"] * 1e9 / told["pace_per_s"], told["pace_per_s"] * told["window_ns"] / 1e9)
+        if any(window.start_ns - window.asked_from_ns < once_ns for window in measured.windows):
+            label, too_much = trial.record.trial.arm.label, told["under_way"] / 2 / holds
+            worst[label] = max(worst.get(label, 0.0), too_much)
+    return [
+        f"{label} was so slow that its windows began before each user had been answered once: its rate may be told up "
+        f"to {too_much:.0%} too high. Measure it in blocks (design), or with fewer users"
+        for label, too_much in sorted(worst.items())
     ]
 
 

@@ -21,6 +21,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.study.values import is_name
+from virtoll.trial.treatment import slower
 from virtoll.units import format_duration
 
 _TEMPLATE = "new-study.toml"
@@ -126,6 +127,7 @@ def as_text(checked: Checked) -> str:
         time = format_duration(plan.estimate_s * 1e9)
         what = "trials" if plan.groups else "treatments"  # native is measured once a group
         counts = f"{variant.treatments} {what} x {plan.blocks} blocks = {len(plan.trials)} trials, about {time}"
+        counts += slower(variant.study)
         lines.append(f"{'with --quick' if word == 'quick' else 'run'}: {counts}")
         if told := in_groups(plan):
             lines.append(told)

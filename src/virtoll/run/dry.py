@@ -15,6 +15,7 @@ from virtoll.run.rule import in_words
 from virtoll.run.stage import Stage, untried
 from virtoll.study.model import Study
 from virtoll.study.plan import others
+from virtoll.trial.treatment import slower
 from virtoll.units import format_duration
 
 
@@ -36,7 +37,7 @@ def show_plan(request: Request, study: Study, file: str, host: LocalHost) -> int
         print(told)
     if plan.rule is not None:
         print(in_words(plan))
-    print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}; nothing was changed")
+    print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}{slower(study)}; nothing was changed")
     return 0
 
 

@@ -57,8 +57,9 @@ class Monitoring:
 class Rotation:
     """How arms that stand beside each other are measured in turn, where the study's design is *rotation*.
 
-    In each of ``rounds`` rounds every arm has one window of length ``window``, in an order drawn anew; before it the
-    load runs unmeasured for ``lead_in``. A probe has one round of its own windows.
+    In each of ``rounds`` rounds every arm has one window, in an order drawn anew; before it the load runs unmeasured.
+    ``window`` and ``lead_in`` say for how long, at the least: of HTTP and Redis an arm that would do too little work in
+    that has longer ones, which follow from its own pace in its warm-up. A probe has one round of its own windows.
     """
 
     rounds: int = within(16, least=2, most=1000)
@@ -67,8 +68,17 @@ class Rotation:
 
     @property
     def turn_ns(self) -> int:
-        """What one arm takes of a round."""
+        """What one arm takes of a round, at the least."""
         return self.lead_in_ns + self.window_ns
+
+    @property
+    def longest_ns(self) -> int:
+        """No window is longer, nor a lead-in, however slow an arm is; but for what the study itself asks for."""
+        return max(self.window_ns, min(_MOST_TIMES * self.window_ns, LONGEST_IN_TURN_NS))
+
+
+# What an arm that hardly does anything may take of all others' time, by its pace.
+_MOST_TIMES, LONGEST_IN_TURN_NS = 20, 2 * 10**9
 
 
 @dataclass(frozen=True)

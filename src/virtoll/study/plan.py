@@ -176,12 +176,25 @@ def watched_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     drains, and for a search or a probe that takes longer than others.
     """
     lasts_s = _trial_seconds(study, condition if PROBE in condition else {**condition, "load.warm_up_ns": 0})
-    lasts_s *= len(study.arms) if study.design == "rotation" else 1
+    if study.design == "rotation":
+        lasts_s = len(study.arms) * (lasts_s + _slower_seconds(study, condition))
     is_known = PROBE not in condition and not study.values(condition).get("knee.objective")
     return _DRAINS_S + lasts_s * (1.05 if is_known else 2)
 
 
 _DRAINS_S = 120.0
+
+
+def _slower_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+    """How much longer than `_trial_seconds` an arm takes in a rotation at the most, if it is as slow as can be: of what
+    is asked for one by one, whose windows follow its pace.
+    """
+    values = study.values(condition)
+    if PROBE in condition or values.get("knee.objective") or "load.settle_ns" in values:
+        return 0.0
+    rotation = settings_of(Rotation, "rotation", values)
+    longest_ns = rotation.longest_ns + max(rotation.lead_in_ns, rotation.longest_ns)
+    return float(rotation.rounds * (longest_ns - rotation.turn_ns)) / 1e9
 
 
 def _joins_ns(values: Mapping[str, Any]) -> float:

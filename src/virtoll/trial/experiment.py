@@ -340,8 +340,9 @@ class LabExperiment:
         """What is told of its windows, in turn with others' where the treatment says so; of a victim, or why not."""
         while True:
             with notes.phase("window"):
-                self.monitor.mark()
-                subject.lead_in()
+                if treatment.rotation is not None or treatment.neighbour.aggressor:
+                    self.monitor.mark()  # something begins before the window does: a lead-in, a neighbour
+                subject.lead_in(notes)
                 begin(wait=subject.awaits_neighbour)
                 self.monitor.mark()
                 told = _victims(subject, notes) if treatment.neighbour.aggressor else subject.measure(notes)

@@ -24,9 +24,10 @@ from virtoll.record.model import (
     Window,
 )
 from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
-from virtoll.study.model import Knee
+from virtoll.study.model import Knee, Rotation
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs, several
+from virtoll.trial.lengths import Length
 from virtoll.trial.notes import Notes
 from virtoll.trial.subjects import DrivenService, tables_of
 from virtoll.units import format_duration, plural
@@ -203,6 +204,10 @@ class SearchedService(DrivenService):
     def goes_on(self) -> bool:
         """Until the search has ended."""
         return self.search.asked is not None
+
+    def _chosen(self, rotation: Rotation, notes: Notes) -> Length:  # noqa: ARG002
+        """Its windows are the search's, at an intensity each, and no warm-up has the pace of all."""
+        return Length(rotation.window_ns)
 
     @property
     def is_watched_waiting(self) -> bool:

@@ -19,12 +19,13 @@ from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
-from virtoll.record.model import Measured, Window
+from virtoll.record.model import ROTATION, Measured, Window
 from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.services.base import Service
 from virtoll.study.model import Case, Rotation
 from virtoll.trial import proofs
 from virtoll.trial.company import Company
+from virtoll.trial.lengths import Length, length
 from virtoll.trial.notes import Notes
 from virtoll.trial.request_log import read_request_log
 
@@ -51,8 +52,10 @@ class Subject(ABC):
     def warm_up(self, notes: Notes) -> None:
         """What comes right before the window, beside all that is there in it."""
 
-    def lead_in(self) -> None:  # noqa: B027
-        """What comes right before each window of a rotation, unmeasured."""
+    def lead_in(self, notes: Notes) -> None:  # noqa: B027
+        """What comes right before each window of a rotation, unmeasured; how long all are is chosen before the first,
+        and noted.
+        """
 
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
@@ -106,6 +109,8 @@ class DrivenService(Subject):
     company: Company = field(default_factory=Company)  # the other servers that are loaded meanwhile
     _measurements: list[Measurement] = field(default_factory=list)
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
+    _paces_per_s: list[float | None] = field(default_factory=list)  # the warm-up's, once it is over
+    _lengths: list[Length] = field(default_factory=list)  # of all its windows, from the first turn on
 
     @property
     def beside(self) -> Mapping[str, Accounting]:  # type: ignore[override]
@@ -125,17 +130,29 @@ class DrivenService(Subject):
     def warm_up(self, notes: Notes) -> None:
         """By the load itself, and the others' by theirs."""
         with notes.phase("warm-up"), self.company.warming_up():
-            self.session.warm_up()
+            self._paces_per_s.append(self.session.warm_up())
 
-    def lead_in(self) -> None:
-        """The load itself, for as long as the rotation says."""
+    def lead_in(self, notes: Notes) -> None:
+        """The load itself, for as long as the rotation says, or the service's pace."""
         if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
+            if not self._lengths:
+                self._lengths.append(self._chosen(self.rotation, notes))
             self.session.lead_in(self.rotation.lead_in_ns)
 
+    def _chosen(self, rotation: Rotation, notes: Notes) -> Length:
+        """By the pace of the warm-up; where that tells none, by that of a stretch as long as a lead-in."""
+        under_way, pace_per_s = self.load.under_way, next(iter(self._paces_per_s), None)
+        if under_way is not None and pace_per_s is None:
+            pace_per_s = self.session.warm_up(rotation.lead_in_ns)
+        chosen = length(rotation, under_way, pace_per_s)
+        if under_way is not None:
+            notes.facts[ROTATION] = chosen.told()
+        return chosen
+
     def measure(self, notes: Notes) -> Measured:
-        """One more window at the load's own intensity, as long as the load's or in rotation as that says."""
-        length_ns = None if self.rotation is None else self.rotation.window_ns
+        """One more window at the load's own intensity, as long as the load's, or in rotation as was chosen."""
+        length_ns = self._lengths[0].window_ns if self._lengths else None
         with self.company.at_work(self.session) as start_ns:
             self._measurements.append(self.session.measure(duration_ns=length_ns, start_ns=start_ns))
             self.session.rest()

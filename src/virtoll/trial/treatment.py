@@ -62,6 +62,13 @@ class Treatment:
         """
         return self.monitoring.rate_per_s if self.rotation is None else 1.0
 
+    @property
+    def follows_pace(self) -> bool:
+        """Whether it has longer windows than its study says where its service is slow, which no plan can know."""
+        if not isinstance(self.work, Driven) or self.knee is not None or self.rotation is None:
+            return False
+        return self.work.load.under_way is not None
+
 
 def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> Treatment:
     """The treatment under a trial's condition, or a deployment's, which names no case of a programme; with what is the
@@ -88,6 +95,11 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
 def treatments(study: Study) -> list[Treatment]:
     """Every deployment's treatment, in the plan's order of conditions."""
     return [treatment_of(study, condition) for condition in conditions(study)]
+
+
+def slower(study: Study) -> str:
+    """What an estimate of a study's time does not know, in words; "" where it knows all."""
+    return " (slow arms take longer)" if any(each.follows_pace for each in treatments(study)) else ""
 
 
 def programme_image(study: Study) -> Wanted:
