@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from on_fakes import on_fakes, write_study
@@ -193,6 +194,24 @@ def test_known_costs_are_recovered(right: Findings) -> None:
     assert ten.true == pytest.approx(0.1)
 
 
+def test_a_known_cost_is_held_against_both_natives_and_equal_arms_against_each_other(right: Findings) -> None:
+    """As every arm of a study is, and one with one."""
+    matrix = right.matrix
+    labels = [arm.label for arm in matrix.arms]
+    condition = next(c for c, each in enumerate(matrix.conditions) if each.get(LINK) is None)
+    logs = np.log(matrix.values("rate_per_s")[:, :, condition])
+    native, again, first, second = (
+        labels.index(f"native+host{which}") for which in ("", " (again)", " (copy 1)", " (copy 2)")
+    )
+    ten = next(one for one in found(right).known if "quota 90" in one.arm)
+    mine = logs[:, labels.index(ten.arm)] - (logs[:, native] + logs[:, again]) / 2
+    assert 1 - ten.found == pytest.approx(math.exp(mine.mean()), rel=1e-9)
+    pairs = [logs[:, again] - logs[:, native], logs[:, second] - logs[:, first]]
+    pairs.append(logs[:, labels.index("native+host (copy 4)")] - logs[:, labels.index("native+host (copy 3)")])
+    spread = math.sqrt(float(np.mean([pair.var(ddof=1) for pair in pairs])))
+    assert found(right).noise[0].sd == pytest.approx(spread, rel=1e-9)
+
+
 def test_equal_arms_are_equal_on_a_machine_with_nothing_wrong(right: Findings) -> None:
     calibrated = found(right)
     assert calibrated.alarms.of == 4 * 4, "three pairs computing and one on the link, in four parts"
@@ -215,7 +234,9 @@ def test_longer_runs_find_smaller_costs(right: Findings) -> None:
 def test_what_never_scatters_promises_nothing() -> None:
     assert smallest_cost("less", 0.0, 10) is None
     assert smallest_cost("less", 0.01, 1) is None
-    assert smallest_cost("less", 0.01, 10) == pytest.approx(math.expm1(0.01 * (smallest_effect(10, 0.9) or 0)))
+    alone, of_two = (0.01 * (smallest_effect(10, 0.9) or 0) * factor for factor in (1, math.sqrt(0.75)))
+    assert smallest_cost("less", 0.01, 10, 1) == pytest.approx(math.expm1(alone))
+    assert smallest_cost("less", 0.01, 10) == pytest.approx(math.expm1(of_two)), "native is deployed twice"
     assert (smallest_cost("more", 0.01, 10) or 1) < (smallest_cost("less", 0.01, 10) or 0)
 
 
