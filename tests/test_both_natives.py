@@ -17,11 +17,10 @@ from synthetic_programme import Recipe, write_programme
 from virtoll.analysis.components import Components, cell_of, components_of
 from virtoll.analysis.counterparts import barred, log_ratio
 from virtoll.analysis.estimates import Floats, over_conditions, t_quantile
-from virtoll.analysis.knees import KNEE
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import TrialMetrics
+from virtoll.analysis.metrics import KNEE, TrialMetrics
 from virtoll.analysis.ratios import Toll, log_ratios, toll_table
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, fake_environment

@@ -31,6 +31,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import write_report
 from virtoll.report.contents import method, tables
 from virtoll.report.findings import Findings, find
+from virtoll.report.promises import share
 from virtoll.run import calibrations, environment
 from virtoll.run.calibrating import calibrate, calibration_study
 from virtoll.run.execute import execute
@@ -403,6 +404,21 @@ def test_a_report_says_what_the_calibration_promises(right: Findings) -> None:
     assert "of 16 known costs 16 were found" in said
     assert "18 blocks find a cost of 0." in said
     assert "not to be believed" not in said
+
+
+def test_a_run_with_one_native_finds_larger_costs(right: Findings) -> None:
+    """Against two a ratio has three quarters of the variance, of all arms but where they stand in groups."""
+    some = tuple(arm for arm in right.matrix.arms if arm.role != "floor")
+    alone = replace(right.matrix, arms=some, _arrays={})
+    plan = right.run.plan
+    grouped = [trial.model_copy(update={"group": 1 + (trial.arm.role == "floor")}) for trial in plan.trials]
+    in_groups = replace(right.run, plan=plan.model_copy(update={"trials": grouped}))
+    noise, notes = found(right).noise[0], {"calibration": found(right).model_dump()}
+    for matrix, run_of, natives in ((right.matrix, right.run, 2), (alone, right.run, 1), (right.matrix, in_groups, 1)):
+        cost = smallest_cost("more", noise.sd, 18, natives)
+        assert cost is not None
+        said = promised(Findings(run_of, matrix, right.margin, ()), notes)
+        assert f"18 blocks find a cost of {share(cost)} nine times in ten" in said
 
 
 def test_in_another_design_it_promises_less(right: Findings) -> None:
