@@ -145,7 +145,7 @@ def scores(machine: str, design: str, count: int, seed: int) -> list[Score]:
     for equal, truth in ((False, MIXED), (True, EQUAL)):
         logs = observations(studies(noise_of, DESIGNS[design], truth, count, rng))
         blocks = replace(DESIGNS[design], blocks=CALIBRATION_BLOCKS)
-        before = observations(studies(noise_of, blocks, np.ones(1 + CALIBRATION_ARMS), count, rng))
+        before = observations(studies(noise_of, blocks, np.ones(1 + CALIBRATION_ARMS), count, rng), natives=1)
         calibrated = [for_good(study) for study in before]
         seen[equal] = [seen_in(study, floor) for study, floor in zip(logs, calibrated, strict=True)]
     return [_score(name, machine, design, seen) for name in RULES]

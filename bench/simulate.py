@@ -4,12 +4,12 @@ different, what costs are found? `python -m bench.simulate [--locations | --comp
 A study has native, native again, an arm that is equal and four that cost 2, 5, 10 and 20 %; each is made up once more
 with all arms equal. Either design takes about 6.5 minutes of a machine's time. Machines and designs are those of
 tests/made_up_studies.py; ratios, intervals and words come from the product's own functions. Printed for each machine
-and design: the standard deviation of a block's log ratio and the median half-width, in per cent; how many of the 95 %
-intervals cover (the target: 94 to 96 %); of equal arms, how many comparisons and how many tables held a false alarm;
-how many of each cost were found; and how many of 5 % and more were called no difference. ``--locations`` compares
-locations over the rounds of a block instead: the standard deviation of a block's log ratio, in per cent.
-``--components`` asks whether the variance components of a study in rotation foretell what more rounds, or more blocks,
-would give: see `foretold`.
+and design: the standard deviation of a block's log ratio and the median half-width, in per cent, against both natives,
+and how many times as wide intervals against the first native alone are; how many of the 95 % intervals cover (the
+target: 94 to 96 %); of equal arms, how many comparisons and how many tables held a false alarm; how many of each cost
+were found; and how many of 5 % and more were called no difference. ``--locations`` compares locations over the rounds
+of a block instead: the standard deviation of a block's log ratio, in per cent. ``--components`` asks whether the
+variance components of a study in rotation foretell what more rounds, or more blocks, would give: see `foretold`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Outcome:
     design: str
     deviation: float  # of a block's log ratio
     half_width: float  # of an interval, median
+    of_one: float  # times as wide it is against the first native alone, by medians
     coverage: float
     alarms: float  # of comparisons of equal arms
     tables: float  # of tables of equal arms, with an alarm or more
@@ -70,15 +71,19 @@ def outcome(machine: str, design: str, count: int, seed: int) -> Outcome:
     tolls: list[list[tuple[Toll, ...]]] = []
     deviation = math.nan
     for truth in (MIXED, EQUAL):
-        logs = observations(studies(MACHINES[machine], DESIGNS[design], truth, count, rng))
-        deviation = float(np.nanstd(logs[:, :, :2], axis=(0, 1), ddof=1).mean())
+        values = studies(MACHINES[machine], DESIGNS[design], truth, count, rng)
+        logs = observations(values)
+        deviation = float(np.nanstd(logs[:, :, 1:3], axis=(0, 1), ddof=1).mean())
         tolls.append([judged(study, truth) for study in logs])
     mixed, equal = tolls
+    of_one = [half for study in observations(values, natives=1)[..., 1] if (half := _half(study)) is not None]
+    of_both = [half for study in logs[..., 1] if (half := _half(study)) is not None]
     return Outcome(
         machine=machine,
         design=design,
         deviation=deviation,
-        half_width=float(np.median([widths(toll) for study in equal for toll in study if toll.ratio])),
+        half_width=float(np.median([widths(toll) for study in equal for toll in study[1:] if toll.ratio])),
+        of_one=float(np.median(of_one) / np.median(of_both)),
         coverage=float(np.mean([*covered(mixed, MIXED), *covered(equal, EQUAL)])),
         alarms=float(np.mean([is_different(toll) for study in equal for toll in study[1:]])),
         tables=float(np.mean([any(map(is_different, study[1:])) for study in equal])),
@@ -113,11 +118,11 @@ def covered(tables: Sequence[tuple[Toll, ...]], truth: Sequence[float] | np.ndar
 def show(outcomes: Sequence[Outcome]) -> None:
     """The table of all."""
     costs = "  ".join(f"{cost * 100:3.0f} %" for cost in COSTS)
-    print(f"{'':34}  block  half   covers   false alarms        costs found, %           no difference,")
-    print(f"{'machine':24}{'design':10}  sd, %  width  %        comparison table   {costs}   wrongly")
+    print(f"{'':34}  block  half    by one  covers   false alarms        costs found, %           no difference,")
+    print(f"{'machine':24}{'design':10}  sd, %  width  native  %        comparison table   {costs}   wrongly")
     for o in outcomes:
         mark, found = " " if o.covers else "!", "".join(f"{share * 100:5.0f}  " for share in o.found)
-        head = f"{o.machine:24}{o.design:10}{o.deviation * 100:7.1f}{o.half_width * 100:7.1f}"
+        head = f"{o.machine:24}{o.design:10}{o.deviation * 100:7.1f}{o.half_width * 100:7.1f}{o.of_one:8.2f}"
         head += f"{o.coverage * 100:7.1f} {mark}"
         print(f"{head}{o.alarms * 100:10.1f}{o.tables * 100:8.1f}   {found}{o.missed * 100:8.2f}")
 
@@ -150,7 +155,8 @@ def foretold(machine: str, count: int, seed: int, deployment_s: float) -> dict[s
     """By studies in rotation whose blocks take ``deployment_s`` beside their windows: half-widths (medians, log scale),
     what the components say of twice the rounds and of as much time in more blocks, what came of them in studies made up
     so; how many of the studies name, as the report does, the one by which a second narrowed it more; and how much wider
-    than by that one their intervals then were, on average over all. Equal arms, of which the first is looked at.
+    than by that one their intervals then were, on average over all. Equal arms, of which native again is looked at:
+    against native, one with one.
     """
     rng = np.random.default_rng([seed, list(MACHINES).index(machine), 77])
     design = replace(ROTATION, deployment_s=deployment_s)

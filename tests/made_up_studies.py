@@ -17,6 +17,7 @@ import numpy.typing as npt
 from bench._rounds import DEFAULT_LOCATION, Location, block_ratios
 from synthetic import AGAIN, NATIVE
 from virtoll.analysis.components import Cell, Components, components, pull
+from virtoll.analysis.estimates import mean_of_known
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import DECLARED_MARGIN, Row, Toll, judge_family, noise, over_conditions
 from virtoll.record.model import Arm
@@ -170,22 +171,30 @@ def arms(truth: Floats) -> list[Arm]:
     return [NATIVE, AGAIN, *(Arm(label=label, platform="docker", network="routed") for label in labels)]
 
 
-def observations(values: Floats, location: Location = DEFAULT_LOCATION) -> Floats:
-    """Array [study, block, arm - 1] of log ratios to native: what a block says of each arm but native."""
+def observations(values: Floats, location: Location = DEFAULT_LOCATION, natives: int = 2) -> Floats:
+    """Array [study, block, arm - 1] of log ratios to native: what a block says of each arm but native. The first arms
+    are native, so many; those after them are compared with the mean of all, these with the first.
+    """
     by_arm = np.moveaxis(values, 2, -1)  # rounds last
-    return np.stack([block_ratios(by_arm[:, :, a], by_arm[:, :, 0], location) for a in range(1, values.shape[-1])], -1)
+    told = []
+    for a in range(1, values.shape[-1]):
+        against = range(natives) if a >= natives else range(1)
+        told.append(mean_of_known([block_ratios(by_arm[:, :, a], by_arm[:, :, n], location) for n in against]))
+    return np.stack(told, -1)
 
 
-def components_seen(study: Floats, arm: int) -> Components | str:
+def components_seen(study: Floats, arm: int, natives: int = 2) -> Components | str:
     """Variance components of one study [block, round, arm], of one arm against native."""
+    against = range(natives) if arm >= natives else range(1)
     cells: dict[tuple[int, int], Cell] = {}
     for block, values in enumerate(study):
-        both = np.isfinite(values[:, arm]) & np.isfinite(values[:, 0])
-        if both.any():
-            ones = np.ones(int(both.sum()))
-            pulls = [pull((values[both, each].tolist(), ones.tolist())) for each in (arm, 0)]
-            cells[block, 0] = {"both": pulls[0] - pulls[1]}
-    return components(observations(study[None])[0, :, arm - 1 : arm], cells)
+        each = [arm, *(n for n in against if np.isfinite(values[:, [arm, n]]).all(axis=1).any())]
+        all_of = np.isfinite(values[:, each]).all(axis=1)
+        if len(each) > 1 and all_of.any():
+            ones = np.ones(int(all_of.sum()))
+            mine, *others = (pull((values[all_of, a].tolist(), ones.tolist())) for a in each)
+            cells[block, 0] = {f"arm and {len(others)}": mine - sum(others) / len(others)}
+    return components(observations(study[None], natives=natives)[0, :, arm - 1 : arm], cells)
 
 
 def judged(logs: Floats, truth: Floats, margin: float = DECLARED_MARGIN) -> tuple[Toll, ...]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from on_fakes import on_fakes, write_study
@@ -30,6 +31,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import write_report
 from virtoll.report.contents import method, tables
 from virtoll.report.findings import Findings, find
+from virtoll.report.promises import share
 from virtoll.run import calibrations, environment
 from virtoll.run.calibrating import calibrate, calibration_study
 from virtoll.run.execute import execute
@@ -193,6 +195,24 @@ def test_known_costs_are_recovered(right: Findings) -> None:
     assert ten.true == pytest.approx(0.1)
 
 
+def test_a_known_cost_is_held_against_both_natives_and_equal_arms_against_each_other(right: Findings) -> None:
+    """As every arm of a study is, and one with one."""
+    matrix = right.matrix
+    labels = [arm.label for arm in matrix.arms]
+    condition = next(c for c, each in enumerate(matrix.conditions) if each.get(LINK) is None)
+    logs = np.log(matrix.values("rate_per_s")[:, :, condition])
+    native, again, first, second = (
+        labels.index(f"native+host{which}") for which in ("", " (again)", " (copy 1)", " (copy 2)")
+    )
+    ten = next(one for one in found(right).known if "quota 90" in one.arm)
+    mine = logs[:, labels.index(ten.arm)] - (logs[:, native] + logs[:, again]) / 2
+    assert 1 - ten.found == pytest.approx(math.exp(mine.mean()), rel=1e-9)
+    pairs = [logs[:, again] - logs[:, native], logs[:, second] - logs[:, first]]
+    pairs.append(logs[:, labels.index("native+host (copy 4)")] - logs[:, labels.index("native+host (copy 3)")])
+    spread = math.sqrt(float(np.mean([pair.var(ddof=1) for pair in pairs])))
+    assert found(right).noise[0].sd == pytest.approx(spread, rel=1e-9)
+
+
 def test_equal_arms_are_equal_on_a_machine_with_nothing_wrong(right: Findings) -> None:
     calibrated = found(right)
     assert calibrated.alarms.of == 4 * 4, "three pairs computing and one on the link, in four parts"
@@ -215,7 +235,9 @@ def test_longer_runs_find_smaller_costs(right: Findings) -> None:
 def test_what_never_scatters_promises_nothing() -> None:
     assert smallest_cost("less", 0.0, 10) is None
     assert smallest_cost("less", 0.01, 1) is None
-    assert smallest_cost("less", 0.01, 10) == pytest.approx(math.expm1(0.01 * (smallest_effect(10, 0.9) or 0)))
+    alone, of_two = (0.01 * (smallest_effect(10, 0.9) or 0) * factor for factor in (1, math.sqrt(0.75)))
+    assert smallest_cost("less", 0.01, 10, 1) == pytest.approx(math.expm1(alone))
+    assert smallest_cost("less", 0.01, 10) == pytest.approx(math.expm1(of_two)), "native is deployed twice"
     assert (smallest_cost("more", 0.01, 10) or 1) < (smallest_cost("less", 0.01, 10) or 0)
 
 
@@ -382,6 +404,21 @@ def test_a_report_says_what_the_calibration_promises(right: Findings) -> None:
     assert "of 16 known costs 16 were found" in said
     assert "18 blocks find a cost of 0." in said
     assert "not to be believed" not in said
+
+
+def test_a_run_with_one_native_finds_larger_costs(right: Findings) -> None:
+    """Against two a ratio has three quarters of the variance, of all arms but where they stand in groups."""
+    some = tuple(arm for arm in right.matrix.arms if arm.role != "floor")
+    alone = replace(right.matrix, arms=some, _arrays={})
+    plan = right.run.plan
+    grouped = [trial.model_copy(update={"group": 1 + (trial.arm.role == "floor")}) for trial in plan.trials]
+    in_groups = replace(right.run, plan=plan.model_copy(update={"trials": grouped}))
+    noise, notes = found(right).noise[0], {"calibration": found(right).model_dump()}
+    for matrix, run_of, natives in ((right.matrix, right.run, 2), (alone, right.run, 1), (right.matrix, in_groups, 1)):
+        cost = smallest_cost("more", noise.sd, 18, natives)
+        assert cost is not None
+        said = promised(Findings(run_of, matrix, right.margin, ()), notes)
+        assert f"18 blocks find a cost of {share(cost)} nine times in ten" in said
 
 
 def test_in_another_design_it_promises_less(right: Findings) -> None:

@@ -444,8 +444,8 @@ def test_what_goes_with_each_share_of_trials_does_not_grow_with_them(fleets: Map
 
 def test_a_trials_counterpart_is_not_looked_for_among_all(many: Findings) -> None:
     matrix = many.matrix
-    arm, condition = matrix.arms[-1], matrix.conditions[0]
-    pairs = [matrix.pair(number, arm, condition) for number in range(len(matrix.blocks))]
+    arm, condition, native = matrix.arms[-1], matrix.conditions[0], matrix.arms[0]
+    pairs = [matrix.pair(number, arm, condition, native) for number in range(len(matrix.blocks))]
     gone_through: list[int] = []
 
     class Walked(dict[Any, Any]):
@@ -455,7 +455,7 @@ def test_a_trials_counterpart_is_not_looked_for_among_all(many: Findings) -> Non
 
     inner = {key: Walked(cells) for key, cells in matrix._across.items()}
     with mock.patch.dict(matrix.__dict__, {"_across": inner}):
-        again = [matrix.pair(number, arm, condition) for number in range(len(matrix.blocks))]
+        again = [matrix.pair(number, arm, condition, native) for number in range(len(matrix.blocks))]
         cells = [matrix.cell(block, arm, condition) for block in matrix.blocks]
     assert not gone_through
     assert again == pairs

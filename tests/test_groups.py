@@ -407,7 +407,7 @@ def test_rounds_are_those_of_the_group_too(tmp_path: Path) -> None:
     """Components, and what is compared round by round, pair an arm with native of its own group."""
     found = find(run(tmp_path / "r", Leaping({"native": 1.0, "docker": 1.25, "lxc": 2.0}, native_latency_ns=1000)).path)
     lxc = found.matrix.arms[labels(found).index(LXC)]
-    pair = found.matrix.pair(0, lxc, found.matrix.conditions[0])
+    pair = found.matrix.pair(0, lxc, found.matrix.conditions[0], found.matrix.arms[0])
     assert pair is not None
     assert {each.record.trial.group for each in pair} == {3}
     assert in_turn(*pair)
@@ -459,7 +459,8 @@ def test_a_native_without_windows_of_its_own_leaves_the_others_their_rounds(tmp_
     name = "latency_p99_window_ms"
     found = find(directory.path)
     for b in range(4):
-        pair = found.matrix.pair(b, found.matrix.arms[labels(found).index(LXC)], found.matrix.conditions[0])
+        lxc, native = found.matrix.arms[labels(found).index(LXC)], found.matrix.arms[0]
+        pair = found.matrix.pair(b, lxc, found.matrix.conditions[0], native)
         assert pair is not None
         pair[0].by_window[name] = [
             3 * each for each in pair[1].by_window[name]
@@ -507,15 +508,52 @@ def test_arms_of_one_group_are_compared_with_each_other(tmp_path: Path) -> None:
     """Where native of their group failed, they still met in the same rounds."""
     plan = planned(4 * GIB)
     assert plan.groups == ((DOCKER, AGAIN), (LXC,))
-    lost = next(trial.id for trial in plan.trials if trial.group == 1 and trial.arm.label == NATIVE)
-    tolls = {"native": 1.0, "docker": 1.25, "lxc": 2.0}
-    found = find(run(tmp_path / "r", Leaping(tolls, fail={lost: "limits in force"}), plan).path)
+    found = lost_natives(tmp_path / "r", plan, {(1, NATIVE): 1})
     arms = dict(zip(labels(found), found.matrix.arms, strict=True))
     condition = found.matrix.conditions[0]
     logs = log_ratio(found.matrix, "rate_per_s", (arms[DOCKER], condition), (arms[AGAIN], condition))
     assert np.exp(logs) == pytest.approx([0.8] * 4, rel=0.005)
-    assert sum(math.isnan(ratio) for ratio in ratios(found, DOCKER)) == 1, "native of another group is no stand-in"
+    assert sum(math.isnan(ratio) for ratio in ratios(found, AGAIN)) == 1, "native again is told against native alone"
+    assert ratios(found, DOCKER) == pytest.approx([0.8] * 4, rel=0.005), "native again stood beside it"
     assert not any(math.isnan(ratio) for ratio in ratios(found, LXC))
+
+
+def test_no_native_of_another_group_stands_in(tmp_path: Path) -> None:
+    """LXC's native is lost in two blocks, both of DOCKER's in one: the other group's natives are of another time."""
+    found = lost_natives(tmp_path / "r", planned(4 * GIB), {(1, NATIVE): 1, (1, AGAIN): 1, (2, NATIVE): 2})
+    assert [math.isnan(ratio) for ratio in ratios(found, DOCKER)] == [True, False, False, False]
+    assert [math.isnan(ratio) for ratio in ratios(found, LXC)] == [True, True, False, False]
+
+
+def lost_natives(path: Path, plan: Plan, lost: dict[tuple[int, str], int]) -> Findings:
+    """A run of which natives, by group and label, are lost in so many blocks, the first ones."""
+    ids = {
+        trial.id: "limits in force"
+        for (group, label), blocks in lost.items()
+        for trial in [t for t in plan.trials if (t.group, t.arm.label) == (group, label)][:blocks]
+    }
+    return find(run(path, Leaping({"native": 1.0, "docker": 1.25, "lxc": 2.0}, fail=ids), plan).path)
+
+
+def test_an_arm_is_compared_with_both_natives_of_its_group_and_with_one_elsewhere(tmp_path: Path) -> None:
+    plan = planned(4 * GIB)
+    directory = run(tmp_path / "r", FakeExperiment({"native": 1.0, "docker": 1.25, "lxc": 2.0}, spread=0.2), plan)
+    found = find(directory.path)
+    by_hand = rates(found)
+    for block in range(1, 5):
+        of_both = math.sqrt(by_hand[block, 1, NATIVE] * by_hand[block, 1, AGAIN])
+        assert ratios(found, DOCKER)[block - 1] == pytest.approx(by_hand[block, 1, DOCKER] / of_both, rel=1e-12)
+        alone = by_hand[block, 2, LXC] / by_hand[block, 2, NATIVE]
+        assert ratios(found, LXC)[block - 1] == pytest.approx(alone, rel=1e-12)
+        again = by_hand[block, 1, AGAIN] / by_hand[block, 1, NATIVE]
+        assert ratios(found, AGAIN)[block - 1] == pytest.approx(again, rel=1e-12), "against the first"
+    running = {row.arm.label: row.against_native for row in RunningTable(found.run.records).rows()}
+    for label in (AGAIN, DOCKER, LXC):
+        row, toll = running[label], found.tolls("rate_per_s").total(found.matrix.arms[labels(found).index(label)])
+        assert row is not None
+        assert toll is not None
+        assert toll.ratio is not None
+        assert row.value == pytest.approx(toll.ratio.value), "while it goes on, too"
 
 
 def test_a_programmes_figures_are_paired_within_groups_too(tmp_path: Path) -> None:

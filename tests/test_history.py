@@ -146,7 +146,7 @@ def test_a_change_of_level_is_told_and_nothing_else(told: History) -> None:
     assert change.ratio.high is not None
     assert change.ratio.low < 0.9 < change.ratio.high
     [sentence] = forms.sentences(told)[1:]
-    assert sentence.startswith("docker+routed: Throughput, to native, is worse by 1")
+    assert sentence.startswith("docker+routed: Throughput, to native, is worse by 9.9 % [")
     assert "from run-06 (2026-01-07) on (p = " in sentence
     [(run, number, differs)] = told.series[0].moves()
     assert (run.directory.name, number) == ("run-14", 2)

@@ -9,11 +9,13 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quiet import Quiet
 from virtoll.analysis.conditions import level_label
 from virtoll.analysis.ratios import toll_table
+from virtoll.analysis.side_by_side import side_by_side as judge
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -263,11 +265,13 @@ def test_nobody_stands_beside_a_server_of_the_users_own() -> None:
 # -- on fakes: from the file to the report -------------------------------------------------------------------
 
 
-def run_of(directory: Path, beside: Mapping[str, float], text: str = TEXT, blocks: int = 4) -> Findings:
+def run_of(
+    directory: Path, beside: Mapping[str, float], text: str = TEXT, blocks: int = 4, spread: float = 0.001
+) -> Findings:
     study = replace(study_of(text), blocks=blocks, seed=3)
     plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
     run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
-    execute(run, FakeExperiment({"native": 1.0, "docker": 1.1}, beside=beside, spread=0.001), Quiet())
+    execute(run, FakeExperiment({"native": 1.0, "docker": 1.1}, beside=beside, spread=spread), Quiet())
     return find(run.path)
 
 
@@ -294,6 +298,35 @@ def test_what_each_takes_is_told_of_each_server_and_platform(tmp_path: Path) -> 
     assert kept.n == 4
     assert kept.low is not None
     assert kept.low < kept.value
+
+
+def test_what_an_arm_keeps_is_held_against_both_natives(tmp_path: Path) -> None:
+    """In each block against the mean of their logarithms; a 0, or no answer, of either leaves no ratio."""
+    findings = run_of(tmp_path / "run", {"lean": 2.0, "docker/lean": 3.0}, spread=0.2)
+    matrices = {name: each.matrix for name, each in findings.servers.items()}
+    shown = findings.side_by_side.shown
+    matrix = matrices["lean"]
+    alone, beside = (
+        next(at for at, each in enumerate(matrix.conditions) if each.get(BESIDE) == what) for what in ("none", "others")
+    )
+    logs = np.log(matrix.values("rate_per_s"))
+    kept = {arm.label: logs[:, a, beside] - logs[:, a, alone] for a, arm in enumerate(matrix.arms)}
+    native = (kept["native+host"] + kept["native+host (again)"]) / 2
+    key = ("lean", "docker+routed", "rate_per_s")
+    told = findings.side_by_side.against[key]
+    assert told.ratio is not None
+    assert math.log(told.ratio.value) == pytest.approx((kept["docker+routed"] - native).mean(), rel=1e-9)
+    again = next(arm for arm in matrix.arms if arm.role == "floor")
+    matrix.across(again, matrix.conditions[beside])[0, 0].values["rate_per_s"] = 0.0
+    changed = {**matrices, "lean": replace(matrix, _arrays={})}
+    barred = judge(changed, shown, 0.03).against[key]
+    assert (barred.ratio, barred.zeros) == (None, 1)
+
+
+def test_one_pair_is_lost_where_both_natives_did_not_answer(tmp_path: Path) -> None:
+    told = silent_in_the_first_block(tmp_path / "run", "native/lean").side_by_side
+    toll = told.against["lean", "docker+routed", "rate_per_s"]
+    assert (toll.ratio, toll.verdict.words) == (None, "no ratio: in 1 pair it lies among what failed")
 
 
 @pytest.mark.drawn

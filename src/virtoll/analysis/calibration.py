@@ -3,7 +3,8 @@
 Equal arms are compared in *disjoint pairs* (native with native again, copy 1 with copy 2, ...): comparisons that share
 no arm and no block are independent, and the exact interval of their rate of alarms means what it says. The run is cut
 into *parts* of a few blocks, each judged as a short run of its own would be. All of it is a t test of paired log ratios
-over blocks, as in `ratios`, at 5 % for each comparison: Holm's correction is a table's, and is left out.
+over blocks, as in `ratios`, at 5 % for each comparison: Holm's correction is a table's, and is left out. A known cost
+is compared with both natives, as every arm of a study is; equal arms are compared one with one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import LEVEL, Floats, Summary, p_difference, ratio, summarise
+from virtoll.analysis.estimates import LEVEL, Floats, Summary, mean_of_known, p_difference, ratio, summarise
 from virtoll.analysis.load import Run
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.power import proportion, smallest_effect
+from virtoll.analysis.ratios import log_ratios
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, Noise, Odd, Rate
 from virtoll.record.model import Arm, Window
 
@@ -66,14 +68,16 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
     )
 
 
-def smallest_cost(metric_better: str | None, sd: float, blocks: int) -> float | None:
-    """The smallest relative cost that so many blocks find with 90 %; None of one block, and where nothing scattered: a
-    latency may lie in one bucket of its histogram throughout, which says nothing of smaller differences.
+def smallest_cost(metric_better: str | None, sd: float, blocks: int, natives: int = 2) -> float | None:
+    """The smallest relative cost that so many blocks find with 90 % against so many natives in each, where the log
+    ratio of two equal arms scatters by ``sd``; None of one block, and where nothing scattered: a latency may lie in one
+    bucket of its histogram throughout, which says nothing of smaller differences.
     """
     effect = smallest_effect(blocks, POWER)
     if effect is None or sd == 0:
         return None
-    return -math.expm1(-effect * sd) if metric_better == "more" else math.expm1(effect * sd)
+    logs = effect * sd * math.sqrt((1 + 1 / natives) / 2)  # of 1 + 1 parts of the variance, 1 + 1 / natives are left
+    return -math.expm1(-logs) if metric_better == "more" else math.expm1(logs)
 
 
 def parts(blocks: int) -> list[range]:
@@ -120,10 +124,11 @@ class _Bench:
         return [other - one for one, other in zip(logs[::2], logs[1::2], strict=False)]
 
     def native(self, name: str, condition: Condition) -> float:
-        """Native's geometric mean of a metric; nan where it has none."""
+        """Native's geometric mean of a metric, over both of its arms; nan where it has none."""
         if name not in self.matrix.metrics or self.matrix.baseline is None:
             return math.nan
-        logs = self.logs(self.matrix.metrics[name], self.matrix.baseline, condition)
+        each = [self.logs(self.matrix.metrics[name], native, condition) for native in self.matrix.natives]
+        logs = mean_of_known(each)
         return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else math.nan
 
     def unlimited(self, condition: Condition) -> str:
@@ -224,13 +229,12 @@ def _tested(arms: int) -> int:
 def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
     """A known cost in throughput, and one of CPU time in that as well."""
     arm = next((arm for arm in bench.matrix.arms if arm.label == entry["arm"]["label"]), None)
-    baseline = bench.matrix.baseline
-    if arm is None or baseline is None:
+    if arm is None:
         return
-    for condition in bench.matrix.conditions:
+    for number, condition in enumerate(bench.matrix.conditions):
         judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
         for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
-            logs = bench.logs(metric, arm, condition) - bench.logs(metric, baseline, condition)
+            logs = log_ratios(bench.matrix, metric.name)[:, bench.matrix.arms.index(arm), number]
             truth = _truth(entry, metric, bench.native(metric.name, condition))
             if truth is not None and np.isfinite(logs).sum() >= 2:
                 yield _recovered(arm, metric, condition, truth, logs)

@@ -1,9 +1,10 @@
 """Where an interval's width comes from: what windows scatter within a deployment, and what is left between blocks.
 
-A block's observation is a log ratio of totals (or of means) over windows: log(sum x / sum y), arm's less native's. To
-first order a window moves it by x / mean(x) - y / mean(y), over the number of windows (the ratio estimator's
-linearisation: Cochran, Sampling Techniques, 3rd ed. 1977, ch. 6). In rotation the r-th windows of arm and native are
-neighbours in time, and their difference is one *round*; elsewhere both sides' windows are for themselves.
+A block's observation is a log ratio of totals (or of means) over windows: log(sum x / sum y), arm's less native's, or
+less the mean of native's two deployments. To first order a window moves it by x / mean(x) - y / mean(y), over the
+number of windows (the ratio estimator's linearisation: Cochran, Sampling Techniques, 3rd ed. 1977, ch. 6), and one of
+two natives by half as much. In rotation the r-th windows of arm and natives are neighbours in time, and their
+difference is one *round*; elsewhere each deployment's windows are for themselves.
 
 The components are those of a one-way random-effects analysis of variance, by the method of moments, with unweighted
 means where windows are missing (Searle, Casella & McCulloch, Variance Components, 1992, ch. 3): within blocks the
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import TrialMetrics
@@ -30,14 +32,16 @@ ONE_WINDOW = "a deployment has one window, so that its scatter cannot be told fr
 NO_PARTS = "its value is of all windows of a trial together, and not made of theirs"
 ALIKE = "neither windows nor blocks scatter at all: chance has no measure"
 HOSTS = "hosts of a fleet measured it, and what lies between them is told by itself"
-Cell = Mapping[str, Floats]  # by whose they are ("arm", "native", or of rounds "both") what each window adds
+# By whose they are what each window adds: "arm" and the natives, or of rounds one for all that are in them. A name
+# stands for one make-up: what is pooled under it has the same variance.
+Cell = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
 class Components:
     """Variances of log ratios, each side's windows together. nan: not known, of one block."""
 
-    window: float  # of one round, or of one window of each side
+    window: float  # of one round, or of one window of each deployment
     of_windows: float  # of a block's observation, as much as its windows explain
     between: float  # and the rest of it, as it was estimated: below 0 it is told as 0
     windows: float  # a deployment's, harmonic mean
@@ -111,7 +115,7 @@ def components(logs: Floats, cells: Mapping[tuple[int, int], Cell]) -> Component
         windows=len(lengths) / sum(1 / length for length in lengths),
         freedom=freedom,
         blocks=len(blocks),
-        is_paired=all("both" in cell for cell in known.values()),
+        is_paired=all(len(cell) == 1 for cell in known.values()),
     )
 
 
@@ -151,22 +155,35 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
     logs = log_ratios(matrix, metric)[:, matrix.arms.index(arm), :]
     if not np.isfinite(logs).any():
         return "nothing that can be compared with native was measured"
-    pairs: dict[tuple[int, int], tuple[TrialMetrics, TrialMetrics]] = {}
+    cells: dict[tuple[int, int], Cell] = {}
+    lengths: set[int] = set()
     for b, c in np.argwhere(np.isfinite(logs)).tolist():
-        pair = matrix.pair(b, arm, matrix.conditions[c])
-        if pair is None or any(metric not in each.parts for each in pair):
+        beside = _natives_in(matrix, metric, (b, arm, matrix.conditions[c]))
+        if not beside or any(metric not in each.parts for pair in beside for each in pair):
             return NO_PARTS
-        pairs[b, c] = pair
-    if all(len(each.parts[metric][0]) == 1 for pair in pairs.values() for each in pair):
-        return ONE_WINDOW  # as `components` would find after some work
-    return components(logs, {key: _cell(*pair, metric) for key, pair in pairs.items()})
+        lengths |= {len(each.parts[metric][0]) for pair in beside for each in pair}
+        cells[b, c] = cell_of(beside[0][0], [native for _, native in beside], metric)
+    return ONE_WINDOW if lengths == {1} else components(logs, cells)
 
 
-def _cell(mine: TrialMetrics, native: TrialMetrics, metric: str) -> Cell:
-    pulls = [pull(trial.parts[metric]) for trial in (mine, native)]
-    if in_turn(mine, native) and len(pulls[0]) == len(pulls[1]):
-        return {"both": pulls[0] - pulls[1]}
-    return {"arm": pulls[0], "native": pulls[1]}
+def _natives_in(
+    matrix: Matrix, metric: str, cell: tuple[int, Arm, Condition]
+) -> list[tuple[TrialMetrics, TrialMetrics]]:
+    """An arm's trial and each native's that its log ratio is made of."""
+    b, arm, condition = cell
+    pairs = (matrix.pair(b, arm, condition, native) for native in matrix.against(arm))
+    return [pair for pair in pairs if pair is not None and metric in pair[1].values]
+
+
+def cell_of(mine: TrialMetrics, natives: Sequence[TrialMetrics], metric: str) -> Cell:
+    """What each window adds to log(arm) less the mean of log(native) of so many natives."""
+    arm, *others = (pull(trial.parts[metric]) for trial in (mine, *natives))
+    share, whole = 1 / len(natives), len(natives)
+    met = [in_turn(mine, native) and len(each) == len(arm) for native, each in zip(natives, others, strict=True)]
+    joined = arm - share * sum((each for each, is_met in zip(others, met, strict=True) if is_met), np.zeros_like(arm))
+    alone = [each for each, is_met in zip(others, met, strict=True) if not is_met]
+    first = f"arm and {sum(met)} of {whole}" if any(met) else "arm"
+    return {first: joined} | {f"native {at} of {whole}": share * each for at, each in enumerate(alone, 1)}
 
 
 def with_windows(found: Components, summary: Summary, times: float) -> Summary:

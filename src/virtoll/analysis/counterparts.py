@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import Floats, Summary
+from virtoll.analysis.estimates import Floats, Summary, mean_of_known
 from virtoll.analysis.matrix import Matrix
+from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
@@ -116,10 +117,10 @@ def logs(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
 
 
 def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition]) -> Floats:
-    """Of two cells, a block each; nan where either is missing.
+    """Of two cells, a block each; nan where either is missing. Native is the mean of its deployments, as in `ratios`.
 
-    Arms of different groups are compared through the baseline beside each: they were not measured in the same rounds,
-    and what the machine did from one group to the next is no arm's.
+    Arms of different groups are compared through native beside each: they were not measured in the same rounds, and
+    what the machine did from one group to the next is no arm's.
     """
     (one, above), (other, below) = over, under
     apart = logs(matrix, metric, *over) - logs(matrix, metric, *under)
@@ -128,25 +129,35 @@ def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: t
     if one == other == matrix.baseline:
         return _of_baseline(matrix, metric, above, below)
     if one == matrix.baseline:
-        return _logs(matrix.beside(metric, other, above)) - logs(matrix, metric, *under)
+        return _native_beside(matrix, metric, other, above) - logs(matrix, metric, *under)
     if other == matrix.baseline:
-        return logs(matrix, metric, *over) - _logs(matrix.beside(metric, one, below))
-    natives = [_logs(matrix.beside(metric, arm, above)) for arm in (one, other)]
+        return logs(matrix, metric, *over) - _native_beside(matrix, metric, one, below)
+    natives = [_native_beside(matrix, metric, arm, above) for arm in (one, other)]
     return np.where(matrix.together(one, other), apart, apart - (natives[0] - natives[1]))
 
 
+def _native_beside(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
+    """By block, the mean of the logarithms of the natives in an arm's group; nan where there is none."""
+    return mean_of_known([_logs(matrix.beside(metric, arm, condition, native)) for native in matrix.against(arm)])
+
+
 def _of_baseline(matrix: Matrix, metric: str, above: Condition, below: Condition) -> Floats:
-    """Of the baseline under two conditions: a mean over the groups that hold both, for groups differ by more."""
-    assert matrix.baseline is not None
-    uppers, lowers = (matrix.across(matrix.baseline, condition) for condition in (above, below))
-    both = sorted(uppers.keys() & lowers.keys())
-    pairs = _logs(np.array([[cells[at].values.get(metric, np.nan) for cells in (uppers, lowers)] for at in both]))
-    found = np.full(len(matrix.blocks), np.nan)
-    for b in {b for b, _ in both}:
-        mine = [upper - lower for (at, _), (upper, lower) in zip(both, pairs, strict=True) if at == b]
-        known = [change for change in mine if np.isfinite(change)]
-        found[b] = sum(known) / len(known) if known else np.nan
-    return found
+    """Of native under two conditions: a mean over its deployments that hold both, group by group, for groups differ by
+    more.
+    """
+    changes: list[Floats] = []
+    for native in matrix.natives:
+        cells = [matrix.across(native, condition) for condition in (above, below)]
+        for group in sorted({group for _, group in cells[0].keys() & cells[1].keys()}):
+            upper, lower = (_of_group(matrix, metric, each, group) for each in cells)
+            changes.append(_logs(upper) - _logs(lower))
+    return mean_of_known(changes) if changes else np.full(len(matrix.blocks), np.nan)
+
+
+def _of_group(matrix: Matrix, metric: str, cells: Mapping[tuple[int, int], TrialMetrics], group: int) -> Floats:
+    """By block, the values of an arm's trials in one group; nan where there is none."""
+    mine = (cells.get((b, group)) for b in range(len(matrix.blocks)))
+    return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in mine])
 
 
 def _logs(values: Floats) -> Floats:
@@ -157,12 +168,15 @@ def _logs(values: Floats) -> Floats:
 
 def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) -> str:
     """What leaves some blocks of these cells without a ratio, a 0 or what failed, so that one of the others would be of
-    the better ones alone (`ratios`); "" where nothing does.
+    the better ones alone (`ratios`); "" where nothing does. Of two cells or more native is all of its deployments.
     """
-    for arm, condition in () if metric.startswith(BELIEVES) or metric not in matrix.metrics else cells:
-        lost, of = matrix.censored(metric, arm, condition)
+    of = [
+        (one, at) for arm, at in cells for one in (matrix.natives if arm == matrix.baseline and cells[1:] else (arm,))
+    ]
+    for arm, condition in () if metric.startswith(BELIEVES) or metric not in matrix.metrics else of:
+        lost, made = matrix.censored(metric, arm, condition)
         if lost:
-            return f"{arm.label}: in {lost} of {of} trials it {matrix.metrics[metric].censoring}"
+            return f"{arm.label}: in {lost} of {made} trials it {matrix.metrics[metric].censoring}"
         if (matrix.values(metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)] <= 0).any():
             return f"{arm.label}: some block holds a 0"
     return ""

@@ -134,6 +134,15 @@ def p_difference(summary: Summary) -> float:
     return 2 * t_below(-abs(summary.mean) / summary.error, summary.freedom)
 
 
+def mean_of_known(each: Sequence[Floats]) -> Floats:
+    """Of arrays of one shape, entry by entry, the mean of those that are finite; nan where none is."""
+    stacked = np.stack(each)
+    known = np.isfinite(stacked)
+    count = known.sum(axis=0)
+    total = np.where(known, stacked, 0.0).sum(axis=0)
+    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjusted p values (Scand. J. Stat. 6, 1979). A nan is no test: kept, and not counted."""
     tested = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))

@@ -1,7 +1,8 @@
 """Trials laid out as the plan crossed them: block x arm x condition, one array a metric.
 
+Where a study deploys native twice in each block (baseline and floor), an arm is compared with both (`Matrix.against`).
 Where a block has several groups of arms, the baseline has a trial in each: it counts by their mean, and what stands
-opposite an arm's trial is the baseline's of the same group (`Matrix.opposite`).
+opposite an arm's trial is native's of the same group (`Matrix.opposite`); the floor is in one group, as any arm is.
 
 In a programme the cases of its probes are conditions, and a metric is planned only in those of its own probe. Trials
 in which an outside instrument stood in for a probe are among the cells, but their conditions are not the matrix's: no
@@ -59,6 +60,17 @@ class Matrix:
     def floor(self) -> Arm | None:
         """The second arm of the baseline's kind."""
         return next((arm for arm in self.arms if arm.role == "floor"), None)
+
+    @cached_property
+    def natives(self) -> tuple[Arm, ...]:
+        """The arms that are native under one name or the other, the baseline first."""
+        return tuple(arm for arm in (self.baseline, self.floor) if arm is not None) if self.baseline else ()
+
+    def against(self, arm: Arm) -> tuple[Arm, ...]:
+        """The natives that an arm is compared with: all of them. Native again is compared with native, which is what
+        native differs from native by; and native with itself.
+        """
+        return self.natives[:1] if arm in self.natives else self.natives
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -153,19 +165,17 @@ class Matrix:
             means[b] = sum(known) / len(known) if known else np.nan
         return means
 
-    def opposite(self, metric: str) -> Floats:
-        """Array [block, arm, condition]: what the baseline did in the same group as the arm; nan where it is not known.
+    def opposite(self, metric: str, native: Arm) -> Floats:
+        """Array [block, arm, condition]: what a native did in the same group as the arm; nan where it is not known.
 
         Opposite the baseline is what it did itself.
         """
-        if self.baseline is None:
-            return np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
-        base = self.arms.index(self.baseline)
-        array = np.repeat(self.values(metric)[:, base : base + 1, :], len(self.arms), axis=1)
+        mine = self.arms.index(native)
+        array = np.repeat(self.values(metric)[:, mine : mine + 1, :], len(self.arms), axis=1)
         if any(self.groups.values()):
             for c, condition in enumerate(self.conditions):
                 for a, arm in enumerate(self.arms):
-                    array[:, a, c] = self.beside(metric, arm, condition)
+                    array[:, a, c] = self.beside(metric, arm, condition, native)
         return array
 
     def together(self, one: Arm, other: Arm) -> npt.NDArray[np.bool_]:
@@ -173,25 +183,25 @@ class Matrix:
         of = self.groups.get
         return np.array([of((block, one.label), 0) == of((block, other.label), 0) for block in self.blocks])
 
-    def beside(self, metric: str, arm: Arm, condition: Condition) -> Floats:
-        """By block, what the baseline did under a condition in the group of an arm; nan where it is not known."""
-        if self.baseline is None or arm == self.baseline:
-            return self._by_block(metric, arm, condition)
-        natives = self.across(self.baseline, condition)
+    def beside(self, metric: str, arm: Arm, condition: Condition, native: Arm) -> Floats:
+        """By block, what a native did under a condition in the group of an arm; nan where it is not known."""
+        if arm == self.baseline:
+            return self._by_block(metric, native, condition)
+        natives = self.across(native, condition)
         groups = (self.groups.get((block, arm.label), 0) for block in self.blocks)
         cells = [natives.get((b, group)) for b, group in enumerate(groups)]
         return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in cells])
 
-    def pair(self, b: int, arm: Arm, condition: Condition) -> tuple[TrialMetrics, TrialMetrics] | None:
-        """An arm's valid trial in the ``b``-th block and the baseline's of the same group; None where one is missing.
+    def pair(self, b: int, arm: Arm, condition: Condition, native: Arm) -> tuple[TrialMetrics, TrialMetrics] | None:
+        """An arm's valid trial in the ``b``-th block and a native's of the same group; None where one is missing.
 
         Of the baseline itself its first trial, twice.
         """
         mine = self._first.get((b, arm.label, condition))
-        if mine is None or self.baseline is None:
+        if mine is None:
             return None
-        native = self.across(self.baseline, condition).get((b, mine[0]))
-        return None if native is None else (mine[1], native)
+        other = self.across(native, condition).get((b, mine[0]))
+        return None if other is None else (mine[1], other)
 
     @cached_property
     def _first(self) -> dict[tuple[int, str, Condition], tuple[int, TrialMetrics]]:

@@ -1,9 +1,9 @@
 """What each arm costs: paired ratios to the baseline within blocks, and the words a rule allows for them.
 
 Within a block every arm meets the same condition on a deployment of its own. The difference of logarithms, arm minus
-baseline, is one observation a block: machine-wide drift between blocks cancels. Their mean is the log of a geometric
-mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks. Where a block has several groups of
-arms, an arm is paired with the baseline of its own. docs/METHODOLOGY.md says why.
+the mean of native's deployments, is one observation a block: machine-wide drift between blocks cancels. Their mean is
+the log of a geometric mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks. Where a block
+has several groups of arms, an arm is paired with what its own holds of native. docs/METHODOLOGY.md says why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, over_conditions, p_difference
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, mean_of_known, over_conditions, p_difference
 from virtoll.analysis.hosts import over_hosts
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
@@ -38,13 +38,15 @@ class Toll:
     arm: Arm
     condition: Condition | None
     metric: Metric
-    ratio: Estimate | None  # arm / baseline
+    ratio: Estimate | None  # arm / native
     p: float  # of no difference, Holm-adjusted over the table; nan without a test, or where a rule looks at intervals
     floor: float | None  # relative: what native differs from native by; shown beside it, and decides nothing
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
-    zeros: int = 0  # pairs of which one value is 0, or lies among what failed: no ratio holds them, so none is given
+    zeros: int = (
+        0  # blocks' pairs of which a value is 0, or lies among what failed: no ratio holds them, so none is given
+    )
 
     @property
     def worse(self) -> Estimate | None:
@@ -83,8 +85,8 @@ class Row:
     summary: Summary | None  # of the log ratios
     floor: float | None
     conditions: int
-    zeros: int = 0
-    failed: int = 0  # pairs of which one value is censored
+    zeros: int = 0  # pairs (arm and native's deployments in a block) of which a value is 0
+    failed: int = 0  # and of which one is censored
     lost: int = 0  # whole blocks that hold nothing of it
     ahead: int = 0  # planned blocks that are not whole yet
     is_asked: bool = True  # whether the study asks it of the arm
@@ -191,49 +193,77 @@ def lost_blocks(logs: Floats, whole: npt.NDArray[np.bool_]) -> int:
 
 
 def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
-    """Array [block, arm, condition] of log(arm / baseline of its group); nan where either is missing or not positive.
+    """Array [block, arm, condition] of log(arm) less the mean of log(native) over the natives of the arm's group.
 
-    Who averages them must say, or refuse, where it was a 0 that left a block out (`Toll.zeros`).
+    A native that is missing leaves the other alone; nan where the arm is, or both. nan too where either native that is
+    there has no ratio, for a 0 or for what failed: the other would be the better one. Who averages them must say, or
+    refuse, where that left a block out (`Toll.zeros`).
     """
-    values, base = matrix.values(metric_name), matrix.opposite(metric_name)
+    if not matrix.natives:
+        return np.full_like(matrix.values(metric_name), np.nan)
+    found = [_against(matrix, metric_name, native) for native in matrix.natives]
+    logs, lost = mean_of_known([each for each, _ in found]), _failed(matrix, metric_name)
+    for each, there in found:
+        lost |= there & ~np.isfinite(each)
+    return np.where(lost, np.nan, logs)
+
+
+def _against(matrix: Matrix, metric_name: str, native: Arm) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Arrays [block, arm, condition] of log(arm / one native of its group), nan where there is none; and whether both
+    were measured, of the arms that are compared with it.
+    """
+    values, base = matrix.values(metric_name), matrix.opposite(metric_name, native)
+    there = np.isfinite(values) & np.isfinite(base) & _is_compared(matrix, native)
     logs = np.full_like(values, np.nan)
-    both = (values > 0) & (base > 0)
+    both = there & (values > 0) & (base > 0)
     logs[both] = np.log(values[both]) - np.log(base[both])
-    _by_rounds(matrix, metric_name, logs)
-    return logs
+    _by_rounds(matrix, metric_name, logs, native)
+    return logs, there
 
 
-def _by_rounds(matrix: Matrix, metric_name: str, logs: Floats) -> None:
+def _is_compared(matrix: Matrix, native: Arm) -> npt.NDArray[np.bool_]:
+    """Array [1, arm, 1]: whose ratios a native is in."""
+    return np.array([native in matrix.against(arm) for arm in matrix.arms])[None, :, None]
+
+
+def _by_rounds(matrix: Matrix, metric_name: str, logs: Floats, native: Arm) -> None:
     """Put in the place of log ratios of trials' values the median over their rounds, of a metric that is told window by
     window; what was not measured in turn keeps them.
     """
     if not any(metric_name in cell.by_window for cell in matrix.cells.values()):
         return
     for b, a, c in np.argwhere(np.isfinite(logs)).tolist():
-        pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
+        pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c], native)
         if pair is not None and all(metric_name in each.by_window for each in pair) and in_turn(*pair):
             logs[b, a, c] = median_of_rounds(*(np.array(each.by_window[metric_name]) for each in pair))
 
 
 def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
-    """Array [block, arm, condition]: whether arm and baseline were both measured, and one of them is 0."""
-    values, base = matrix.values(metric_name), matrix.opposite(metric_name)
-    return np.isfinite(values) & np.isfinite(base) & ((values <= 0) | (base <= 0))
+    """Array [block, arm, condition]: whether arm and a native were both measured, and one of them is 0."""
+    values = matrix.values(metric_name)
+    found = np.zeros(values.shape, dtype=bool)
+    for native in matrix.natives:
+        base = matrix.opposite(metric_name, native)
+        known = np.isfinite(values) & np.isfinite(base) & _is_compared(matrix, native)
+        found |= known & ((values <= 0) | (base <= 0))
+    return found
 
 
 def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
-    """Array [block, arm, condition]: whether arm and baseline were both measured, and what either says lies among what
+    """Array [block, arm, condition]: whether arm and a native were both measured, and what either says lies among what
     failed, which is worse than any value; or either did not answer beside other servers.
     """
     found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
     if any(metric_name in trial.censored for trial in matrix.trials):
         for b, a, c in np.ndindex(found.shape):
-            pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
-            found[b, a, c] = pair is not None and any(metric_name in each.censored for each in pair)
+            arm, condition = matrix.arms[a], matrix.conditions[c]
+            pairs = (matrix.pair(b, arm, condition, native) for native in matrix.against(arm))
+            found[b, a, c] = any(metric_name in each.censored for pair in pairs if pair is not None for each in pair)
     for a, arm in enumerate(matrix.arms):
+        whose = [at for at, other in enumerate(matrix.arms) if at == a or arm in matrix.against(other)]
         for condition in matrix.conditions_of(metric_name):
-            whose = slice(None) if arm == matrix.baseline else a
-            found[matrix.silent(metric_name, arm, condition), whose, matrix.conditions.index(condition)] = True
+            silent = matrix.silent(metric_name, arm, condition)
+            found[np.ix_(silent, whose, [matrix.conditions.index(condition)])] = True
     return found
 
 

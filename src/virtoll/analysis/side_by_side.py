@@ -2,20 +2,20 @@
 
 Within a block, an arm and a server, the logarithm of a figure beside the others minus that alone is one observation:
 both are of one instance, and what the platform costs cancels. The difference of two arms' observations of a block says
-whether the one shares better than the other. The t interval has n - 1 degrees of freedom, n the blocks that hold both;
-Holm's correction goes over all arms and servers of a metric.
+whether the one shares better than the other; native's is the mean of its deployments, as in `ratios`. The t interval
+has n - 1 degrees of freedom, n the blocks that hold both; Holm's correction goes over all arms and servers of a metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import Floats
+from virtoll.analysis.estimates import Floats, mean_of_known
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Row, Toll, judge_family, lost_blocks, noise, summary_under, whole_blocks
@@ -64,11 +64,10 @@ class _Server:
         logs[known] = np.log(beside[known]) - np.log(alone[known])
         return logs
 
-    def zeros(self, metric: Metric) -> npt.NDArray[np.int64]:
-        """By arm, the pairs of which both are known and one is 0."""
+    def zeros(self, metric: Metric) -> npt.NDArray[np.bool_]:
+        """Array [block, arm, pair]: whether both are known, and one is 0."""
         alone, beside = self._both(metric)
-        found = np.isfinite(alone) & np.isfinite(beside) & ((alone <= 0) | (beside <= 0))
-        return np.asarray(found.sum(axis=(0, 2)), dtype=np.int64)
+        return np.isfinite(alone) & np.isfinite(beside) & ((alone <= 0) | (beside <= 0))
 
     def zeros_of(self, metric: Metric, arm: Arm) -> Zeros:
         """What became of an arm's zeros."""
@@ -77,16 +76,17 @@ class _Server:
         both, arose = (int((known & (alone == 0) & found).sum()) for found in (beside == 0, beside != 0))
         return Zeros(int(known.sum()), both, arose)
 
-    def failed(self, arm: Arm, metric: Metric) -> int:
-        """The trials of an arm of which there is no figure because of what could not be served: alone, or beside the
-        others, where that is a result, though the trial is not valid.
+    def failed(self, arms: Collection[Arm], metric: Metric) -> int:
+        """In how many blocks and conditions one of these arms has no figure because of what could not be served: alone,
+        or beside the others, where that is a result, though the trial is not valid.
         """
-        both = {condition for pair in self.pairs for condition in pair}
-        return sum(
-            (trial.did_not_answer or metric.name in trial.censored)
+        both, labels = {condition for pair in self.pairs for condition in pair}, {arm.label for arm in arms}
+        lost = (
+            (trial.record.trial.block, Condition.of(trial.record.trial))
             for trial in self.matrix.trials
-            if trial.record.trial.arm.label == arm.label and Condition.of(trial.record.trial) in both
+            if trial.record.trial.arm.label in labels and (trial.did_not_answer or metric.name in trial.censored)
         )
+        return len({(block, condition) for block, condition in lost if condition in both})
 
     def why(self, metric: Metric, arm: Arm) -> str:
         """The first reason that a condition of which there is no value gives for that."""
@@ -157,17 +157,16 @@ def _judged(
     rule = rule_of(servers[0].matrix.run.plan)
     for server in servers:
         matrix, logs, zeros = server.matrix, server.logs(metric), server.zeros(metric)
-        native = None if matrix.baseline is None else matrix.arms.index(matrix.baseline)
+        natives = [matrix.arms.index(native) for native in matrix.natives]
         whole = whole_blocks(matrix)
         for a, arm in enumerate(matrix.arms):
-            if arm.role == "floor" or (against_native and a == native):
+            if arm.role == "floor" or (against_native and (a in natives or not natives)):
                 continue
-            mine, barred, failed = logs[:, a, :], int(zeros[a]), server.failed(arm, metric)
+            mine, barred, failed = logs[:, a, :], int(zeros[:, a].sum()), server.failed([arm], metric)
             if against_native:
-                if native is None or matrix.baseline is None:
-                    continue
-                mine = mine - logs[:, native, :]
-                barred, failed = barred + int(zeros[native]), failed + server.failed(matrix.baseline, metric)
+                mine = mine - mean_of_known([logs[:, at, :] for at in natives])
+                barred += int(zeros[:, natives].any(axis=1).sum())
+                failed += server.failed(matrix.natives, metric)
             measured = int(np.isfinite(mine).any(axis=0).sum())
             named = Condition.of_levels({SERVER: server.name})
             row = Row(arm, named, summary_under(rule, mine), None, measured, zeros=barred, failed=failed)

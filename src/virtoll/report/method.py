@@ -112,7 +112,21 @@ def paired(findings: Findings) -> str:
     of = f"block, group and {what}" if findings.run.plan.groups else f"block and {what}"
     return (
         f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same {of}; "
-        f"slow drift of the machine cancels. {log_scale(findings)}"
+        f"slow drift of the machine cancels. {both_natives(findings)}{log_scale(findings)}"
+    )
+
+
+def both_natives(findings: Findings) -> str:
+    """Where native is deployed twice: that ratios are to both, and the figures shown for native the first's; ends in a
+    space, or is "".
+    """
+    if findings.matrix.floor is None:
+        return ""
+    where = f" (arms that do not stand in the group of {findings.matrix.floor.label}: to the first alone)"
+    return (
+        "Native is deployed twice in each block, and ratios are to the mean of both (of their logarithms), or to one "
+        f"where the other has no valid value{where * bool(findings.run.plan.groups)}: they differ a little from "
+        "quotients of the values shown, for native's is that of the first. "
     )
 
 

@@ -43,13 +43,18 @@ def _told(findings: Findings, last: Calibration) -> str:
     if last.design != here:
         told.append(f"That was in {last.design}, and says nothing of how small a cost a run in {here} finds.")
     elif (noise := headline_noise(last)) is not None and (
-        cost := smallest_cost("more", noise.sd, findings.blocks)
+        cost := smallest_cost("more", noise.sd, findings.blocks, _natives(findings))
     ) is not None:
         told.append(
             f"Its throughput scattered by {share(noise.sd)} from block to block; at that, {findings.blocks} "
             f"blocks find a cost of {share(cost)} nine times in ten. Another service may scatter more."
         )
     return " ".join(told)
+
+
+def _natives(findings: Findings) -> int:
+    """How many natives every arm of the run is compared with: in groups the second is in one of them alone."""
+    return 1 if findings.matrix.floor is None or findings.run.plan.groups else 2
 
 
 def headline_noise(found: Calibration) -> Noise | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +59,11 @@ class RunningTable:
             self.add(record)
 
     def add(self, record: TrialRecord) -> None:
-        """One more sealed trial. It changes its arm's row, and the baseline's all of them."""
+        """One more sealed trial. It changes its arm's row, and native's all of them."""
         arm, label = record.trial.arm, record.trial.arm.label
         self._arms.setdefault(label, arm)
         mine = self._logs.setdefault(label, {})
-        if label == self._baseline:
+        if arm.role != "treatment":
             self._rows.clear()
         self._rows.pop(label, None)
         if record.status != "valid":
@@ -85,27 +85,31 @@ class RunningTable:
                 self._rows[label] = self._row(label)
         return [self._rows[label] for label in order]
 
-    @property
-    def _baseline(self) -> str | None:
-        return next((label for label, arm in self._arms.items() if arm.role == "baseline"), None)
+    def _against(self, label: str) -> list[str]:
+        """The natives that an arm is compared with: all of them; native again with the first; of native itself none."""
+        by_role = {self._arms[each].role: each for each in self._arms}
+        asked = {"treatment": ("baseline", "floor"), "floor": ("baseline",), "baseline": ()}[self._arms[label].role]
+        return [by_role[role] for role in asked if role in by_role] if "baseline" in by_role else []
 
     def _row(self, label: str) -> RunningRow:
-        logs, native = self._logs[label], {} if self._baseline is None else self._logs[self._baseline]
+        logs, natives = self._logs[label], self._against(label)
+        is_barred = not natives or bool({label, *natives} & self._bounded)
         return RunningRow(
             self._arms[label],
             self._valid[label],
             self._spoilt[label],
             math.exp(float(np.mean(list(logs.values())))) if logs and label not in self._bounded else None,
-            None if label == self._baseline or {label, self._baseline} & self._bounded else self._paired(logs, native),
+            None if is_barred else self._paired(logs, [self._logs[native] for native in natives]),
         )
 
-    def _paired(self, mine: _Logs, native: _Logs) -> Estimate | None:
-        both = [key for key in mine if key in native]
+    def _paired(self, mine: _Logs, natives: Sequence[_Logs]) -> Estimate | None:
+        beside = {key: [native[key] for native in natives if key in native] for key in mine}
+        both = [key for key, known in beside.items() if known]
         if not both:
             return None
         conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}
         table = np.full((max(key[0] for key in both), len(conditions)), np.nan)  # a pilot's are the first, lost or not
         for key in both:
-            table[key[0] - 1, conditions[key[2]]] = mine[key] - native[key]
+            table[key[0] - 1, conditions[key[2]]] = mine[key] - sum(beside[key]) / len(beside[key])
         summary = summary_under(self._rule, table)
         return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

@@ -105,9 +105,10 @@ def _table(findings: Findings, found: list[tuple[Metric, Arm, Components | str]]
     heads = ("Quantity", "Arm", "One window", "A block: of its windows", "The rest", "In all", "Windows’ share")
     rows = tuple((Cell(metric.title), Cell(arm.label), *_cells(each)) for metric, arm, each in found)
     notes = (
-        "Standard deviations of log ratios to native, in per cent. One window: of both sides, in rotation those of the "
-        "same round. A block: what its windows explain of its observation, and what is left between blocks (the "
-        "deployments’ own, and what drifts more slowly than a block). The share is of the variance, with its 95 % "
+        "Standard deviations of log ratios to native, in per cent. One window: one of each deployment that is in the "
+        "ratio, in rotation those of the same round. A block: what its windows explain of its observation, and what "
+        "is left between blocks (the deployments’ own, and what drifts more slowly than a block). The share is of the "
+        "variance, with its 95 % "
         f"interval; {_over(findings.matrix)}.",
     )
     return Table("components", "Where the scatter from block to block comes from", heads, rows, notes)

@@ -114,11 +114,11 @@ def _one(toll: Toll) -> str:
 
 
 def _why(findings: Findings, toll: Toll) -> str:
-    """The bounds that stand in a ratio's way: the arm's own, or else native's."""
-    baseline = findings.matrix.baseline
-    if (own := _bounds(findings, toll.arm)) or baseline is None:
-        return own or toll.verdict.words
-    return f"{baseline.label}: {_bounds(findings, baseline)}"
+    """The bounds that stand in a ratio's way: the arm's own, or else those of a native it is compared with."""
+    if own := _bounds(findings, toll.arm):
+        return own
+    natives = ((native, _bounds(findings, native)) for native in findings.matrix.against(toll.arm))
+    return next((f"{native.label}: {bounds}" for native, bounds in natives if bounds), toll.verdict.words)
 
 
 def _bounds(findings: Findings, arm: Arm) -> str:

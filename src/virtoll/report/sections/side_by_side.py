@@ -48,7 +48,8 @@ class SideBySide(Section):
             "the same block, in an order drawn for each. What the platform costs cancels; native is an arm like the "
             "others. " + method.log_scale(findings),
             "**Platforms are compared by what they keep.** An arm's ratio beside/alone over native's of the same block "
-            "says whether its instances take more from each other than processes in control groups do.",
+            "says whether its instances take more from each other than processes in control groups do. "
+            f"{method.both_natives(findings)}".rstrip(),
             "**What could not be served is a result.** Where a server failed too much of what it was asked beside the "
             "others no ratio is told of that arm: those of the other blocks would be of the better ones.",
             method.words(findings),

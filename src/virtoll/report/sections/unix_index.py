@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -9,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from virtoll.analysis.conditions import level_label
+from virtoll.analysis.estimates import Floats, mean_of_known
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm
@@ -37,6 +39,7 @@ class UnixIndex(Section):
 
 
 UNIX_INDEX = "unix-index"
+_ByPlace = Mapping[tuple[int, int], float]  # by block and group
 _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"
 
 
@@ -115,10 +118,15 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     of_blocks = [[rate for (block, _), rate in mine.items() if block == each] for each in findings.matrix.blocks]
     means = np.array([sum(rates) / len(rates) if rates else np.nan for rates in of_blocks])
     text = plus_minus(findings.matrix.mean(means, ""))
-    baseline = findings.matrix.baseline
-    native = {} if baseline is None or arm == baseline else deployments.of(baseline.label, test)
-    pairs = np.full(len(of_blocks), np.nan)
-    for block, group in mine.keys() & native.keys():
-        pairs[findings.matrix.blocks.index(block)] = mine[block, group] / native[block, group]
-    summary = summary_under(findings.rule, np.log(pairs)[:, None])
+    natives = () if arm == findings.matrix.baseline else findings.matrix.natives
+    logs = [_logs(findings, mine, deployments.of(native.label, test)) for native in natives]
+    summary = summary_under(findings.rule, mean_of_known(logs)[:, None]) if logs else None
     return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")
+
+
+def _logs(findings: Findings, mine: _ByPlace, native: _ByPlace) -> Floats:
+    """By block, the log ratio of an arm's index to that of a native in its group; nan where either is missing."""
+    logs = np.full(len(findings.matrix.blocks), np.nan)
+    for block, group in mine.keys() & native.keys():
+        logs[findings.matrix.blocks.index(block)] = math.log(mine[block, group] / native[block, group])
+    return logs
