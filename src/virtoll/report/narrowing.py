@@ -110,7 +110,8 @@ def _command(findings: Findings) -> list[str]:
 
 
 def _run(findings: Findings, blocks: int) -> str:
-    return f"“virtoll run {shlex.join(_command(findings))} --blocks {blocks}”"
+    verb = "" if findings.run.configurations else "run "  # of two configurations the command has its own
+    return f"“virtoll {verb}{shlex.join(_command(findings))} --blocks {blocks}”"
 
 
 def _here(findings: Findings, found: Narrowing, n: int) -> str:
