@@ -284,6 +284,8 @@ def _plan(verbs: Any) -> None:
     told = "CPUs of a host (default: as the machine that was measured)"
     users.add_argument("--host-cpus", type=_count, metavar="N", help=told)
     users.add_argument("--host-memory", type=_bytes, metavar="SIZE", help="memory of a host: 64GiB (default: the same)")
+    told = "a run of `virtoll run density` on such a host: how many idle instances it holds is then a bound, too"
+    users.add_argument("--density", type=Path, metavar="RUNDIR", help=told)
     grid = verb.add_argument_group("of testbed: how many experiments a grid of sliced nodes holds at once")
     for name, what in (
         ("nodes", "nodes of the grid"),

@@ -36,6 +36,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("keep", "to"): shtab.DIRECTORY,
         ("advise", "runs"): shtab.DIRECTORY,
         ("plan", "what"): shtab.DIRECTORY,
+        ("plan", "density"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,
     }
     choices = {
