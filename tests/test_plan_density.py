@@ -159,9 +159,7 @@ def test_a_host_that_was_not_full_bounds_nothing(
     for label in told:
         assert told[label]["bound_by"] == "CPUs"
         assert told[label]["hosts"] == alone[label]["hosts"]
-    assert (
-        "holds at least 100 idle ones: how many it holds binds no plan of fewer" in told["native+host"]["said"]
-    )
+    assert "holds at least 100 idle ones: how many it holds binds no plan of fewer" in told["native+host"]["said"]
     assert "holds at least 6 idle ones, and whether more is not known" in told["docker+routed"]["said"]
     assert told["docker+routed"]["density"] == {"arm": "docker+routed", "held": [], "at_least": 6}
 

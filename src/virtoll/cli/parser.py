@@ -253,7 +253,12 @@ def _history(verbs: Any) -> None:
     verb.add_argument("folder", type=Path, metavar="DIR", help="a folder with run directories in it, or below")
     verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
     verb.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/history.html)")
-    for name, what in (("csv", "CSV"), ("parquet", "Parquet"), ("openmetrics", "OpenMetrics, with each run's time")):
+    for name, what in (
+        ("csv", "CSV"),
+        ("parquet", "Parquet"),
+        ("openmetrics", "OpenMetrics, with each run's time"),
+        ("zabbix", "lines for Zabbix's sender, with each run's time"),
+    ):
         verb.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also as {what}")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
