@@ -357,6 +357,25 @@ def test_a_table_says_that_blocks_were_shared(bench: Bench) -> None:
     assert 'name="virtoll compare again"' in (bench.directory / "j.xml").read_text()
 
 
+def test_what_reads_runs_reads_such_a_one(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy that was kept small says the same; a history has it in a series of its own."""
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--blocks", "2") == 0
+    told = []
+    assert code_of("keep", "again", "kept") == 0
+    for name in ("again", "kept"):
+        capsys.readouterr()
+        assert code_of("compare", name, "--json") == 0
+        told.append(json.loads(capsys.readouterr().out)["changes"])
+    assert told[0] == told[1]
+    assert code_of("report", "again") == 0
+    assert code_of("advise", "again") == 0
+    capsys.readouterr()
+    assert code_of("history", ".", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["run"] for row in rows if row["study"] == "compare a b --again"} == {"again"}
+
+
 # -- what is refused ------------------------------------------------------------------------------------------
 
 
@@ -404,19 +423,27 @@ def test_another_machine_than_that_of_both_is_told(bench: Bench, capsys: pytest.
     assert "the machine is not as it was in A and B: kernel" in " ".join(capsys.readouterr().out.split())
 
 
+def files_of(run: Path) -> dict[str, str]:
+    return Stage(document.of(RunDirectory(run).study, run, catalogue()), None).files  # type: ignore[arg-type]
+
+
 def test_a_file_that_is_another_by_now_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     (bench.directory / "a.conf").write_text("1")
     (bench.directory / "b.conf").write_text("2")
     with_file = OWN.replace("[load]", 'files = {"/etc/own.conf" = "a.conf"}\n[load]', 1)
     for name, text in (("a", with_file), ("b", with_file.replace("a.conf", "b.conf"))):
         run = bench.run(name, text)
-        digests = Stage(document.of(RunDirectory(run).study, run, catalogue()), None).files  # type: ignore[arg-type]
-        changed(run, files=digests)
+        changed(run, files=files_of(run))
     assert bench.again("--out", "again") == 0
+    [both] = files_of(bench.directory / "again").values()
+    assert len(both.split(" or ")) == 2
     (bench.directory / "a.conf").write_text("3")
     capsys.readouterr()
     assert bench.again("--out", "once-more") == 7
     assert "what the service of A was given is not there any more: /etc/own.conf" in capsys.readouterr().err
+    (bench.directory / "a.conf").unlink()
+    assert bench.again("--out", "once-more") == 2
+    assert "a.conf: what the service of A was given cannot be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

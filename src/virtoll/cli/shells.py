@@ -30,6 +30,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("report", "run"): shtab.DIRECTORY,
         ("compare", "before"): shtab.DIRECTORY,
         ("compare", "after"): shtab.DIRECTORY,
+        ("compare", "out"): shtab.DIRECTORY,
         ("history", "folder"): shtab.DIRECTORY,
         ("export", "run"): shtab.DIRECTORY,
         ("keep", "run"): shtab.DIRECTORY,

@@ -17,6 +17,7 @@ from virtoll.analysis.conditions import level_label, level_value, setting_name
 from virtoll.plain import listed
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
+from virtoll.report.asked import command
 from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import setting
@@ -67,7 +68,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         excluded=findings.excluded,
         warnings=[*run.notes, *reservations(findings), *_few(run.environment.warnings), *left_out()],
         directory=run.directory.name,
-        command=("" if run.configurations else "run ") + (study.get("command") or study.get("name") or "STUDY.toml"),
+        command=command(study),
         seed=run.plan.seed,
         trials_href=_data_uri(trials, "text/csv") if len(trials) <= _MOST_WITHIN else "tables/trials.csv",
     )

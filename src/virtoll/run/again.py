@@ -74,14 +74,14 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
 
     IncomparableError names what one run cannot hold, or says that the two are configured alike.
     """
-    a, b = _Run(before), _Run(after)
-    both = interleaved(a.study, b.study)
+    a, b, where = _Run(before), _Run(after), f"{before} and {after}"
+    both = interleaved(a.study, b.study, where)
     if lines := list(_of_the_machine(a.environment, b.environment, both)):
-        raise _of_two_machines(lines, f"{before} and {after}", is_configured=both is not None)
+        raise _of_two_machines(lines, where, is_configured=both is not None)
     if both is None:
         raise IncomparableError(
             "A and B are configured alike, on one machine as it was: there is nothing to set against each other",
-            where=f"{before} and {after}",
+            where=where,
             remedy="what differs between them is chance, or the time of day: compare them as they are, or take more "
             "--blocks in a new run of each",
         )
@@ -93,7 +93,7 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
     for line in (*both.differing, *(f"not measured: {line}" for line in both.left_out)):
         print(printable(line), file=sys.stderr if request.as_json else shown)
     with redirect_stdout(sys.stderr) if quiet and not request.dry_run else nullcontext():
-        code = run_made(dataclasses.replace(request, out=out), study, f"{before} and {after}")
+        code = run_made(dataclasses.replace(request, out=out), study, where)
     return Made(out, code, () if request.dry_run else tuple(_notes(out, a, b, both)))
 
 

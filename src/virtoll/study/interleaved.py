@@ -40,7 +40,7 @@ class Both:
         return (*lines, *(f"arm: {mine} in A, {theirs} in B" for mine, theirs in pairs if mine != theirs))
 
 
-def interleaved(a: Study, b: Study) -> Both | None:
+def interleaved(a: Study, b: Study, where: str = "") -> Both | None:
     """The study of both, less what explains a service or cross-checks a probe; None where they are configured alike.
 
     IncomparableError names what differs and cannot stand in one study, or that no arm of A has one of B to stand
@@ -50,6 +50,7 @@ def interleaved(a: Study, b: Study) -> Both | None:
     if wrong := [*_of_the_whole(a, b), *_of_the_values(a, b), *_of_the_arms(a, b)]:
         raise IncomparableError(
             "one run cannot hold both configurations, for they differ in\n  " + "\n  ".join(wrong),
+            where=where,
             remedy="make them alike in that, or measure each in a run of its own and compare the two",
         )
     differing = [path for path in a.base if a.base[path] != b.base[path] and path.startswith(_SECTIONS)]
@@ -57,7 +58,7 @@ def interleaved(a: Study, b: Study) -> Both | None:
     alike, pairs, left_out = _matched(a, b)
     if not (alike or pairs):
         what = "no arm of A is among B's: " + "; ".join(left_out)
-        raise IncomparableError(what, remedy="measure the same arms in both")
+        raise IncomparableError(what, where=where, remedy="measure the same arms in both")
     if not (differing or pairs):
         return None
     pairs = [*((arm, arm) for arm in alike if differing), *pairs]
