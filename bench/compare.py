@@ -4,9 +4,11 @@ Simulated: two studies of one machine and design (tests/made_up_studies.py: nati
 judged by the product's own functions as one table. *Alarms*: tables of equal runs in which any arm was called worse or
 better (target: 5 % at most); *beyond*, *open*: equal runs of which `--fail-over 5%` ends with 5, or with 6; *found*:
 of one arm that is 2, 5 or 10 % slower in the second run, how often it was called worse (target: 5 % in 90 of 100 on a
-quiet machine at the default length). `--from RUNDIR` draws the blocks of a real run in place of made-up ones. Timed:
-two runs of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh process. Run it as
-.venv/bin/python -m bench.compare [--pairs N] [--trials N] [--from RUNDIR] [--against SRC]
+quiet machine at the default length). `--again` asks the same of one run that measures both in the same blocks: with
+a native under each, and of arms that share one (*native*). `--from RUNDIR` draws the blocks of a real run in place of
+made-up ones. Timed: two runs of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh
+process. Run it as
+.venv/bin/python -m bench.compare [--pairs N] [--trials N] [--again] [--from RUNDIR] [--against SRC]
 """
 
 from __future__ import annotations
@@ -60,11 +62,22 @@ class Outcome:
     found: tuple[float, ...]
 
 
-def judged(before: Floats, after: Floats, threshold: float | None = None) -> tuple[Change, ...]:
-    """What the product says of two studies, each [block, arm] of log ratios to native."""
+def judged(
+    before: Floats, after: Floats, threshold: float | None = None, *, is_one_run: bool = False
+) -> tuple[Change, ...]:
+    """What the product says of two studies, each [block, arm] of log ratios to native; or of both in one run."""
     named = arms(np.ones(before.shape[1] + 1))[1:]
     rows = [
-        Matched(arm, METRIC, "", _row(arm, before[:, a]), _row(arm, after[:, a]), (FIXED, FIXED))
+        Matched(
+            arm,
+            METRIC,
+            "",
+            _row(arm, before[:, a]),
+            _row(arm, after[:, a]),
+            (FIXED, FIXED),
+            is_one_run=is_one_run,
+            within=over_conditions((after - before)[:, a : a + 1]) if is_one_run else None,
+        )
         for a, arm in enumerate(named)
         if arm.role == "treatment"
     ]
@@ -75,16 +88,16 @@ def _row(arm: Arm, logs: Floats) -> Row:
     return Row(arm, None, over_conditions(logs[:, None]), None, 1)
 
 
-def outcome(machine: str, design: str, before: Floats, after: Floats) -> Outcome:
+def outcome(machine: str, design: str, before: Floats, after: Floats, *, is_one_run: bool = False) -> Outcome:
     """Of pairs of equal studies, each [study, block, arm] of log ratios to native."""
     pairs = list(zip(before, after, strict=True))
-    plain = [judged(*pair) for pair in pairs]
-    gates = [[change.gate for change in judged(*pair, THRESHOLD)] for pair in pairs]
+    plain = [judged(*pair, is_one_run=is_one_run) for pair in pairs]
+    gates = [[change.gate for change in judged(*pair, THRESHOLD, is_one_run=is_one_run)] for pair in pairs]
     slow = np.zeros(before.shape[2])
     found = []
     for share in SLOWER:
         slow[1] = np.log1p(-share)  # the first of the treatments; before them stands native again
-        tables = (judged(one, other + slow) for one, other in pairs)
+        tables = (judged(one, other + slow, is_one_run=is_one_run) for one, other in pairs)
         found.append(float(np.mean([table[0].kind == "worse" for table in tables])))
     return Outcome(
         machine=machine,
@@ -105,6 +118,20 @@ def made_up(machine: str, name: str, count: int, seed: int) -> Outcome:
     return outcome(machine, name, before, after)
 
 
+def in_one_run(machine: str, name: str, count: int, seed: int, *, shared: bool) -> Outcome:
+    """Made-up runs of both configurations in the same blocks; ``shared``: of arms beside one native."""
+    rng = np.random.default_rng([seed, list(MACHINES).index(machine), list(DESIGNS).index(name), 2 + shared])
+    arms_each, treatments = len(EQUAL), len(EQUAL) - 2
+    whole = arms_each + (treatments if shared else arms_each)
+    values = studies(MACHINES[machine], DESIGNS[name], np.ones(whole), count, rng)
+    if shared:
+        logs = observations(values)  # native again, then A's and B's
+        before, after = logs[..., : treatments + 1], np.delete(logs, range(1, treatments + 1), axis=-1)
+    else:
+        before, after = (observations(each) for each in np.split(values, 2, axis=-1))
+    return outcome(machine, f"{name}{', native' * shared}", before, after, is_one_run=True)
+
+
 def drawn(run: Path, blocks: int, count: int, seed: int) -> Outcome:
     """Pairs of studies whose blocks are drawn from those of a real run, about each arm's own mean; widened as much as a
     mean of so few blocks takes away.
@@ -123,11 +150,11 @@ def drawn(run: Path, blocks: int, count: int, seed: int) -> Outcome:
 
 def show(outcomes: list[Outcome]) -> None:
     heads = "".join(f"{f'{share * 100:.0f} %':>7}" for share in SLOWER)
-    print(f"{'machine':24}{'design':14}{'sd, %':>7}{'alarms':>8}{'beyond':>8}{'open':>7}   found:{heads}")
+    print(f"{'machine':24}{'design':22}{'sd, %':>7}{'alarms':>8}{'beyond':>8}{'open':>7}   found:{heads}")
     for o in outcomes:
         found = "".join(f"{share * 100:7.0f}" for share in o.found)
         shares = f"{o.alarms * 100:8.1f}{o.beyond * 100:8.1f}{o.open * 100:7.0f}"
-        print(f"{o.machine:24}{o.design:14}{o.deviation * 100:7.2f}{shares}         {found}")
+        print(f"{o.machine:24}{o.design:22}{o.deviation * 100:7.2f}{shares}         {found}")
 
 
 def timed(trials: int, repeat: int, against: Path | None, rounds: int) -> bool:
@@ -149,12 +176,17 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2000, help="of a machine and design; 0: none")
     parser.add_argument("--trials", type=int, default=2000, help="of each of the two runs that are timed; 0: none")
     parser.add_argument("--from", dest="run", type=Path, help="draw a real run's blocks, and nothing else")
+    parser.add_argument("--again", action="store_true", help="of one run that measures both, and nothing else")
     parser.add_argument("--seed", type=int, default=1)
     add_arguments(parser)
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     if options.run:
         show([drawn(options.run, blocks, options.pairs, options.seed) for blocks in (6, 10)])
+        return 0
+    if options.again:
+        kinds = [(m, d, shared) for m in MACHINES for d in DEFAULT[1] for shared in (False, True)]
+        show([in_one_run(m, d, options.pairs, options.seed, shared=shared) for m, d, shared in kinds])
         return 0
     is_right = not options.pairs or simulated(options.pairs, options.seed, options.json)
     is_fast = not options.trials or timed(options.trials, options.repeat, options.against, options.rounds)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -266,11 +267,47 @@ def test_openmetrics_is_well_formed(told: History) -> None:
     assert [at for at, (one, other) in enumerate(pairwise(families)) if one != other] == [33, 67], "none interleaved"
 
 
+LINE = re.compile(
+    r'"([0-9A-Za-z_. -]+)" (virtoll\.ratio(?:\.low|\.high)?)\[([0-9A-Za-z_.-]+),(\w+)\] (\d+) (\d+) (\S+)'
+)
+
+
+def test_zabbix_is_told_each_ratio_at_its_runs_time(told: History) -> None:
+    found = forms.for_zabbix(told)
+    lines = [LINE.fullmatch(line) for line in found.file.decode().splitlines()]
+    assert all(lines)
+    rows = list(forms.rows(told))
+    values = {(m[1], m[2], m[3], m[4], int(m[5])): float(m[7]) for m in lines if m}
+    assert len(values) == sum(row[key] is not None for row in rows for key in ("ratio", "low", "high")), "none is twice"
+    first = rows[0]
+    at = int(first["begun"].timestamp())
+    mine = {key[1]: value for key, value in values.items() if key[0] == "lxc-routed" and key[4] == at}
+    assert mine["virtoll.ratio"] == pytest.approx(first["ratio"])
+    assert mine["virtoll.ratio.low"] == pytest.approx(first["low"])
+    assert mine["virtoll.ratio.high"] == pytest.approx(first["high"])
+    times = [(int(m[5]), int(m[6])) for m in lines if m]
+    assert times == sorted(times)
+    assert set(found.hosts) == {m[1] for m in lines if m}
+    assert len({key[2] for key in values}) == len(told.series), "studies are told apart"
+
+
+def test_zabbix_has_no_line_of_what_is_missing(tmp_path: Path) -> None:
+    begun(write_run(tmp_path / "one", replace(RECIPE, blocks=1)), 0)
+    found = forms.for_zabbix(history(tmp_path))
+    assert {LINE.fullmatch(line)[2] for line in found.lines} == {"virtoll.ratio"}  # type: ignore[index]
+
+
 def test_the_verb(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, made = tmp_path / "page.html", {name: tmp_path / f"h.{name}" for name in ("csv", "parquet", "openmetrics")}
+    page, made = (
+        tmp_path / "page.html",
+        {name: tmp_path / f"h.{name}" for name in ("csv", "parquet", "openmetrics", "zabbix")},
+    )
     options = [word for name, path in made.items() for word in (f"--{name}", str(path))]
     assert code_of("history", str(folder), "--out", str(page), *options, "--json") == 0
-    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    shown = capsys.readouterr()
+    found = json.loads(shown.out, parse_constant=pytest.fail)
+    assert f"`zabbix_sender -z SERVER -T -N -i {made['zabbix']}` sends them" in shown.err
+    assert "virtoll.ratio[proxy,rate_per_s]" in shown.err
     assert found["page"] == str(page)
     section = (Path(__file__).parent.parent / "docs/JSON.md").read_text()
     section = section[section.index("## virtoll history") :].partition("\n## ")[0]

@@ -241,7 +241,7 @@ def test_people_read_a_table_and_what_was_not_measured(searched: Path, capsys: p
     assert "100,000 requests/s, headroom 20 %, hosts of 8 CPUs and 16 GiB" in out
     assert "latency_p99 < 20 ms" in out
     assert "virtoll run isolation" in out
-    assert "virtoll probe density --platform docker" in out
+    assert "virtoll run density --platforms docker" in out
     assert "no price was given" in out
 
 

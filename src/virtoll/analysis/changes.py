@@ -6,13 +6,15 @@ weights and the error that its own run is told with (`ratios`). Where both inter
 difference is Welch's (Biometrika 34, 1947; degrees of freedom: Satterthwaite, Biometrics Bulletin 2, 1946). An interval
 that holds at several looks has no such distribution, and where a pilot's spread chose the number of blocks the two
 errors are no two chi-squares: then the half-widths are added in quadrature, which keeps each run's own promise (Zou &
-Donner, Statistics in Medicine 27, 2008). docs/METHODOLOGY.md says why.
+Donner, Statistics in Medicine 27, 2008). Where one run holds both configurations, a block says the difference itself,
+and all that a block has in common cancels once more (`Paired`). docs/METHODOLOGY.md says why.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +32,7 @@ _LARGEST_LOG = math.log(sys.float_info.max)  # of few blocks in a long table the
 Kind = Literal["worse", "better", "same", "unsure", "missing"]
 Gate = Literal["beyond", "within", "open"]
 _RATIO = "geometric mean ratio to native in B over that in A, both of paired ratios within blocks"
+_PAIRED = "geometric mean of the ratio to native in B over that in A, paired within blocks, t interval"
 _INTERVALS = {True: "Welch's t interval", False: "intervals of both runs added in quadrature"}
 
 
@@ -38,9 +41,94 @@ def are_students(rules: Sequence[Rule]) -> bool:
     return not any(rule.by_plan or rule.pilot is not None for rule in rules)
 
 
+class Difference(ABC):
+    """A difference of means of log ratios, B less A, with its standard error."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """Of the logarithm."""
+
+    @property
+    @abstractmethod
+    def error(self) -> float:
+        """Its standard error."""
+
+    @property
+    @abstractmethod
+    def freedom(self) -> float:
+        """Degrees of freedom of that error."""
+
+    @property
+    @abstractmethod
+    def is_t(self) -> bool:
+        """Whether it has Student's distribution with that freedom."""
+
+    @abstractmethod
+    def half_width(self, level: float = LEVEL) -> float:
+        """Of an interval for the difference; inf or nan where a run has none."""
+
+    @abstractmethod
+    def lacks(self) -> str:
+        """What keeps it from an interval; "" where nothing does."""
+
+    @abstractmethod
+    def estimate(self) -> Estimate:
+        """The ratio of ratios; without an interval where one is lacking."""
+
+    def p(self, at: float = 0.0) -> float:
+        """Two-sided p of the test that the difference is ``at``; nan where it has none."""
+        if not self.is_t:
+            return math.nan
+        away = self.mean - at
+        if self.error == 0:
+            return 1.0 if away == 0 else 0.0
+        return 2 * t_below(-abs(away) / self.error, self.freedom)
+
+
 @dataclass(frozen=True)
-class Step:
-    """The difference of two independent means of log ratios, B less A."""
+class Paired(Difference):
+    """The mean over the blocks of one run, each of which says the difference."""
+
+    within: Summary
+    rule: Rule  # by which the run has as many blocks as it has
+
+    @property
+    def mean(self) -> float:
+        """Of the logarithm."""
+        return self.within.mean
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.within.error
+
+    @property
+    def freedom(self) -> float:
+        """Student's."""
+        return self.within.freedom
+
+    @property
+    def is_t(self) -> bool:
+        """Whether it has Student's distribution."""
+        return are_students([self.rule])
+
+    def half_width(self, level: float = LEVEL) -> float:
+        """As the run's rule has it."""
+        return self.rule.half_width(self.within, level)
+
+    def lacks(self) -> str:
+        """What the rule lacks."""
+        return self.rule.lacks(self.within)
+
+    def estimate(self) -> Estimate:
+        """The ratio of ratios."""
+        return self.rule.interval(self.within, _PAIRED)
+
+
+@dataclass(frozen=True)
+class Step(Difference):
+    """The difference of two independent means."""
 
     before: Summary
     after: Summary
@@ -74,15 +162,6 @@ class Step:
             return t_quantile((1 + level) / 2, self.freedom) * self.error
         both = zip(self.rules, (self.before, self.after), strict=True)
         return math.hypot(*(rule.half_width(summary, level) for rule, summary in both))
-
-    def p(self, at: float = 0.0) -> float:
-        """Two-sided p of Welch's test that the difference is ``at``; nan where it is none."""
-        if not self.is_t:
-            return math.nan
-        away = self.mean - at
-        if self.error == 0:
-            return 1.0 if away == 0 else 0.0
-        return 2 * t_below(-abs(away) / self.error, self.freedom)
 
     def lacks(self) -> str:
         """What keeps either run from an interval; "" where nothing does."""
@@ -118,13 +197,17 @@ class Matched:
     rules: tuple[Rule, Rule]
     conditions: int = 1  # how many both were asked under; of which both have a ratio the rows say
     reason: str = ""  # why a run has no ratio
+    is_one_run: bool = False  # both are configurations of one, and the change is that of ``within``
+    within: Summary | None = None  # of what its blocks say of the change; None: none has both
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> Difference | None:
         """The change; None where a run has no ratio, or what it has is not all (a 0, or what failed)."""
         before, after = self.before, self.after
         if before.summary is None or after.summary is None or before.barred or after.barred:
             return None
+        if self.is_one_run:
+            return None if self.within is None else Paired(self.within, self.rules[0])
         return Step(before.summary, after.summary, self.rules)
 
     @property
@@ -184,7 +267,7 @@ def judge_changes(rows: Sequence[Matched], margin: float, threshold: float | Non
     return tuple(changes)
 
 
-def _testable(row: Matched) -> Step | None:
+def _testable(row: Matched) -> Difference | None:
     step = row.step
     return None if step is None or step.lacks() else step
 
@@ -195,7 +278,7 @@ def _of_run(row: Matched, of: Row, which: int) -> Estimate | None:
     return row.rules[which].interval(of.summary, "geometric mean of paired ratios within blocks, t interval")
 
 
-def _worded(row: Matched, step: Step | None, margin: float, p: float, family: int) -> tuple[Kind, str]:
+def _worded(row: Matched, step: Difference | None, margin: float, p: float, family: int) -> tuple[Kind, str]:
     if row.step is None:
         return "missing", row.reason or "not measured"
     if step is None:
@@ -216,19 +299,19 @@ def _way(cost: float) -> str:
     return f"{size} % {'worse' if cost >= 0 else 'better'}"
 
 
-def worsening(metric: Metric, step: Step) -> tuple[float, float, float]:
+def worsening(metric: Metric, step: Difference) -> tuple[float, float, float]:
     """The change as a worsening in per cent, with its 95 % interval."""
     half = step.half_width()
     return cost_percent(metric, *(math.exp(step.mean + side) for side in (0.0, -half, half)))
 
 
-def _differs(step: Step, p: float, family: int) -> bool:
+def _differs(step: Difference, p: float, family: int) -> bool:
     if step.is_t:
         return p < 1 - LEVEL
     return abs(step.mean) > step.half_width(1 - (1 - LEVEL) / family)
 
 
-def _smallest(metric: Metric, step: Step, family: int) -> float:
+def _smallest(metric: Metric, step: Difference, family: int) -> float:
     """By the first of Holm's steps, and the scatter of both runs; inf where none, however large, would have been."""
     found = step.half_width(1 - (1 - LEVEL) / family) + t_quantile(POWER, step.freedom) * step.error
     if metric.better == "more":
@@ -246,12 +329,12 @@ def _limit(metric: Metric, threshold: float | None) -> float | None:
     return -math.log1p(-threshold) if metric.better == "more" else math.log1p(threshold)
 
 
-def _worse(metric: Metric, step: Step) -> float:
+def _worse(metric: Metric, step: Difference) -> float:
     """The change on the log scale, a worsening above 0."""
     return -step.mean if metric.better == "more" else step.mean
 
 
-def _p_beyond(row: Matched, step: Step | None, limit: float | None) -> float:
+def _p_beyond(row: Matched, step: Difference | None, limit: float | None) -> float:
     """Of the test that the change lies at the threshold, where it lies beyond; 1 where it does not."""
     if step is None or limit is None or not step.is_t:
         return math.nan
@@ -259,7 +342,7 @@ def _p_beyond(row: Matched, step: Step | None, limit: float | None) -> float:
     return step.p(math.copysign(limit, step.mean)) if away > limit else 1.0
 
 
-def _gate(row: Matched, step: Step | None, limit: float, p: float, family: int) -> Gate:
+def _gate(row: Matched, step: Difference | None, limit: float, p: float, family: int) -> Gate:
     if step is None:
         return "open"
     away = _worse(row.metric, step)

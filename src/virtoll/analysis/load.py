@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import BESIDE, PROBE, SERVER, Environment, Plan, TrialRecord
+from virtoll.record.model import BESIDE, CONFIGURATION, PROBE, SERVER, Environment, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory
 
@@ -115,7 +115,14 @@ class Run:
         """All values by dotted path under one condition, as `Study.values` has them."""
         servers = self.study.get("servers")
         server = servers.get(condition.get(SERVER)) if isinstance(servers, dict) else None
-        return {**self.base, **(server["base"] if server else {}), **condition}
+        configured = self.configurations.get(str(condition.get(CONFIGURATION)), {}).get("values", {})
+        return {**self.base, **(server["base"] if server else {}), **configured, **condition}
+
+    @property
+    def configurations(self) -> dict[str, dict[str, Any]]:
+        """The two that the study sets against each other: of each its `arms` and `values`; empty of any other study."""
+        found = self.study.get("configurations")
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def objective(self) -> list[str]:
@@ -259,6 +266,44 @@ def by_server(run: Run) -> dict[str, Run]:
 
 def _is_under(server: str, condition: Mapping[str, Any]) -> bool:
     return bool(condition.get(SERVER) == server)
+
+
+def by_configuration(run: Run) -> tuple[Run, Run]:
+    """Of a study that sets two configurations against each other, the trials of either as a run of its own, whose
+    conditions and arms are called the same in both. StoreError of any other.
+    """
+    if set(run.configurations) != {"A", "B"}:
+        raise StoreError(
+            "it is one run, of one configuration",
+            where=str(run.directory),
+            remedy="name two run directories; one alone is told where `virtoll compare A B --again` made it",
+        )
+    return _configured(run, "A"), _configured(run, "B")
+
+
+def _configured(run: Run, name: str) -> Run:
+    """B's arms are called as those of A that they stand against."""
+    mine = run.configurations[name]
+    called = dict(zip(mine["arms"], run.configurations["A"]["arms"], strict=True))
+    arms = {trial.arm.label: trial.arm for trial in run.plan.trials}
+    own = {
+        label: arm.model_copy(update={"label": called.get(label, label)})
+        for label, arm in arms.items()
+        if label in called or arm.role != "treatment"
+    }
+
+    def part(trial: PlannedTrial) -> PlannedTrial | None:
+        if trial.arm.label not in own or trial.condition.get(CONFIGURATION, name) != name:
+            return None
+        condition = {path: level for path, level in trial.condition.items() if path != CONFIGURATION}
+        return trial.model_copy(update={"arm": own[trial.arm.label], "condition": condition})
+
+    trials = [each for trial in run.plan.trials if (each := part(trial)) is not None]
+    kept = ((record, part(record.trial)) for record in run.records)
+    records = [record.model_copy(update={"trial": trial}) for record, trial in kept if trial is not None]
+    study = {**run.study, "base": {**run.base, **mine["values"]}, "configurations": {}}
+    plan = run.plan.model_copy(update={"trials": trials})
+    return replace(run, study=study, plan=plan, records=tuple(records))
 
 
 def _part(study: dict[str, Any], run: Run, *, probed: bool) -> Run:

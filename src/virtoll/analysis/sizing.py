@@ -5,6 +5,9 @@ the CPUs that it used there; a host gives (1 - h) of its CPUs and memory. Per ho
 
     instances = floor(min(CPUs / CPUs of an instance at what it carried, (1 - h) memory / its peak memory))
 
+and at most (1 - h) of the idle instances that such a host held at once, where that was measured: no host holds more of
+those that work.
+
 Everything is computed anew for each of many resamples of whole blocks (Efron, Ann. Statist. 7, 1979), so what a block
 has to say of users, CPU time and memory stays together, and whole instances and whole hosts are counted in each. Few
 blocks make a bootstrap too narrow: the resampled means (of logarithms) are drawn out from their centre to Student's
@@ -90,22 +93,27 @@ class Size:
     memory_bytes: Span | None = None
     per_host: Span | None = None  # instances
     hosts: Span | None = None
-    bound_by: str = ""  # "CPUs" or "memory": what a host runs out of first
+    bound_by: str = ""  # "CPUs", "memory" or "density": what a host runs out of first
 
 
-def size(deployments: Sequence[Deployment], asked: Asked) -> Size:
-    """The plan. ValueError without a deployment, or where one carried nobody."""
+def size(deployments: Sequence[Deployment], asked: Asked, held: Sequence[float] = ()) -> Size:
+    """The plan. ``held``: of each block of another run how many idle instances such a host held at once; of one block
+    it is in no interval. ValueError without a deployment, or where one carried nobody.
+    """
     if not deployments or any(each.users <= 0 for each in deployments):
         raise ValueError("no deployment, or one that carried nobody")
     whole = all(each.cpus and each.memory_bytes for each in deployments)
     logs = _by_block(deployments)
-    centre, drawn = _resampled(logs)
-    point, many = (_instances(np.exp(logs), asked) for logs in (centre[None], drawn))
+    centre, drawn = _resampled(logs, _SEED)
+    packed = _packed(held, len(drawn))
+    both = zip((centre[None], drawn), packed, strict=True)
+    point, many = (_instances(np.exp(logs), np.exp(of_host), asked) for logs, of_host in both)
     carried, users, instances = (_span(point[name], many[name]) for name in ("carried", "users", "instances"))
     if not whole:
         return Size(len(logs), carried, users, instances)
     cpus, memory, per_host, hosts = (_span(point[n], many[n]) for n in ("cpus", "memory", "per_host", "hosts"))
-    first = "CPUs" if point["by_cpus"][0] <= point["by_memory"][0] else "memory"
+    bounds = {"CPUs": point["by_cpus"][0], "memory": point["by_memory"][0], "density": point["by_density"][0]}
+    first = min(bounds, key=lambda name: bounds[name])
     return Size(len(logs), carried, users, instances, cpus, memory, per_host, hosts, first)
 
 
@@ -117,27 +125,39 @@ def _by_block(deployments: Sequence[Deployment]) -> Floats:
     return np.array([np.log(of).mean(axis=0) for of in rows.values()])
 
 
-def _resampled(logs: Floats) -> tuple[Floats, Floats]:
+def _packed(held: Sequence[float], resamples: int) -> tuple[Floats, Floats]:
+    """The logarithm of how many a host held, and of as many resamples of it; drawn by themselves, for another run's
+    blocks are other ones. Endless, where nobody knows.
+    """
+    if not held:
+        return np.array([np.inf]), np.full(resamples, np.inf)
+    centre, drawn = _resampled(np.log(np.array(held))[:, None], _SEED + 1)
+    return centre, drawn[:resamples, 0] if len(drawn) else np.full(resamples, centre[0])
+
+
+def _resampled(logs: Floats, seed: int) -> tuple[Floats, Floats]:
     """The mean over blocks of [block, quantity], and [resample, quantity] of means; none of one block."""
     n, centre = len(logs), logs.mean(axis=0)
     if n < 2:
         return centre, np.empty((0, logs.shape[1]))
-    picked = np.random.default_rng(_SEED).integers(0, n, (RESAMPLES, n))
+    picked = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
     wider = t_quantile((1 + LEVEL) / 2, n - 1) / _NORMAL * math.sqrt(n / (n - 1))
     return centre, centre + wider * (logs[picked].mean(axis=1) - centre)
 
 
-def _instances(values: Floats, asked: Asked) -> dict[str, Floats]:
-    """From [resample, (users, CPUs, memory)] to whole instances and hosts."""
+def _instances(values: Floats, held: Floats, asked: Asked) -> dict[str, Floats]:
+    """From [resample, (users, CPUs, memory)], and how many a host held, to whole instances and hosts."""
     carried, cpus, memory = values.T
     users = np.floor(_exact(carried * (1 - asked.headroom)))
     instances = np.ceil(np.divide(asked.users, users, out=np.full_like(users, np.inf), where=users > 0))
     by_cpus = _exact(asked.host_cpus / cpus)
     by_memory = _exact((1 - asked.headroom) * asked.host_memory_bytes / memory)
-    per_host = np.floor(np.minimum(by_cpus, by_memory))
+    by_density = _exact((1 - asked.headroom) * held)
+    per_host = np.floor(np.minimum(np.minimum(by_cpus, by_memory), by_density))
     hosts = np.ceil(np.divide(instances, per_host, out=np.full_like(users, np.inf), where=per_host > 0))
     told = {"carried": carried, "users": users, "instances": instances, "cpus": cpus, "memory": memory}
-    return {**told, "by_cpus": by_cpus, "by_memory": by_memory, "per_host": per_host, "hosts": hosts}
+    bounds = {"by_cpus": by_cpus, "by_memory": by_memory, "by_density": by_density}
+    return {**told, **bounds, "per_host": per_host, "hosts": hosts}
 
 
 def _exact(values: Floats) -> Floats:

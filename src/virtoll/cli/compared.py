@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from virtoll.analysis.changes import Change
 from virtoll.cli import common
-from virtoll.errors import Problem, StudyError
 from virtoll.report import change_forms as forms
-from virtoll.report.changes import Compared, compare
+from virtoll.report.changes import Compared, compare, confirmed
 from virtoll.report.numbers import interval
 from virtoll.run.unstyled import plain
 
@@ -20,18 +21,20 @@ _STYLES = {"worse": "red", "better": "green", "unsure": "yellow", "missing": "di
 _MOST_LINES = 12  # of what differs
 
 
-def tell(arguments: argparse.Namespace) -> int:
-    """Compare two runs and tell of it; 5 or 6 where a threshold was given and B is worse, or none can tell."""
-    if arguments.junit and arguments.fail_over is None:
-        what = "a test passes or fails, and without a threshold nothing does"
-        raise StudyError([Problem(what, "--junit", "give one: --fail-over 5%")])
-    compared = compare(
-        arguments.before,
-        arguments.after,
-        threshold=arguments.fail_over,
-        names=arguments.metrics or (),
-        by_condition=arguments.by_condition,
-    )
+def tell(arguments: argparse.Namespace, notes: Sequence[str] = ()) -> int:
+    """Compare two runs, or one's configurations, and tell of it, and of ``notes``; 5 or 6 where a threshold was given
+    and B is worse, or none can tell.
+    """
+    asked: dict[str, Any] = {
+        "threshold": arguments.fail_over,
+        "names": arguments.metrics or (),
+        "by_condition": arguments.by_condition,
+    }
+    if arguments.after is None:
+        compared = confirmed(arguments.before, **asked)
+    else:
+        compared = compare(arguments.before, arguments.after, **asked)
+    compared = replace(compared, notes=(*notes, *compared.notes))
     if arguments.markdown:
         forms.write(arguments.markdown, forms.markdown(compared).encode())
     if arguments.junit:

@@ -223,8 +223,9 @@ def _advise(verbs: Any) -> None:
 
 def _compare(verbs: Any) -> None:
     verb = verbs.add_parser("compare", help="what changed from one run to another, in ratios to native")
-    for name, what in (("before", "A"), ("after", "B")):
-        verb.add_argument(name, type=Path, metavar=f"RUN_{what}", help="a run directory")
+    verb.add_argument("before", type=Path, metavar="RUN_A", help="a run directory")
+    told = "a run directory; without it, RUN_A is one that --again has made"
+    verb.add_argument("after", type=Path, nargs="?", metavar="RUN_B", help=told)
     verb.add_argument(
         "--fail-over",
         type=_share,
@@ -236,6 +237,15 @@ def _compare(verbs: Any) -> None:
     verb.add_argument("--markdown", type=Path, metavar="FILE", help="also as Markdown, for a merge request")
     verb.add_argument("--junit", type=Path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
     verb.add_argument("--json", action="store_true", help=_JSON)
+    told = "measure both configurations anew, in the same blocks of one run, and compare by that"
+    verb.add_argument("--again", action="store_true", help=told)
+    again = verb.add_argument_group("of the run that --again begins")
+    told = "number of blocks (at least 2; default: as many as the longer of the two has)"
+    again.add_argument("--blocks", type=int, metavar="N", help=told)
+    again.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
+    again.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
+    again.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
+    again.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-again-TIME)")
 
 
 def _history(verbs: Any) -> None:
@@ -243,7 +253,12 @@ def _history(verbs: Any) -> None:
     verb.add_argument("folder", type=Path, metavar="DIR", help="a folder with run directories in it, or below")
     verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
     verb.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/history.html)")
-    for name, what in (("csv", "CSV"), ("parquet", "Parquet"), ("openmetrics", "OpenMetrics, with each run's time")):
+    for name, what in (
+        ("csv", "CSV"),
+        ("parquet", "Parquet"),
+        ("openmetrics", "OpenMetrics, with each run's time"),
+        ("zabbix", "lines for Zabbix's sender, with each run's time"),
+    ):
         verb.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also as {what}")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
@@ -274,6 +289,8 @@ def _plan(verbs: Any) -> None:
     told = "CPUs of a host (default: as the machine that was measured)"
     users.add_argument("--host-cpus", type=_count, metavar="N", help=told)
     users.add_argument("--host-memory", type=_bytes, metavar="SIZE", help="memory of a host: 64GiB (default: the same)")
+    told = "a run of `virtoll run density` on such a host: how many idle instances it holds is then a bound, too"
+    users.add_argument("--density", type=Path, metavar="RUNDIR", help=told)
     grid = verb.add_argument_group("of testbed: how many experiments a grid of sliced nodes holds at once")
     for name, what in (
         ("nodes", "nodes of the grid"),

@@ -30,12 +30,14 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("report", "run"): shtab.DIRECTORY,
         ("compare", "before"): shtab.DIRECTORY,
         ("compare", "after"): shtab.DIRECTORY,
+        ("compare", "out"): shtab.DIRECTORY,
         ("history", "folder"): shtab.DIRECTORY,
         ("export", "run"): shtab.DIRECTORY,
         ("keep", "run"): shtab.DIRECTORY,
         ("keep", "to"): shtab.DIRECTORY,
         ("advise", "runs"): shtab.DIRECTORY,
         ("plan", "what"): shtab.DIRECTORY,
+        ("plan", "density"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,
     }
     choices = {

@@ -35,6 +35,8 @@ from virtoll.record.rules import StoppingRule
 SCHEMA = 3
 KEPT = "kept.json"
 SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
+# In the condition of a trial of a study that sets two configurations against each other: "A" or "B".
+CONFIGURATION = "configuration"
 BESIDE = "neighbour.servers"  # the value that says whether the other servers of a study run beside the one measured
 # The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
 # trials at so many participants, though one session held them all.
@@ -438,7 +440,8 @@ class Audit(_Record):
     @classmethod
     def levels(cls, condition: Mapping[str, Any]) -> dict[str, Any]:
         """Of a trial's condition, what an audit under it depends on: the load and a probe's case it does not."""
-        return {p: level for p, level in condition.items() if p == SERVER or p.startswith(("service.", "limits."))}
+        own = ("service.", "limits.")
+        return {p: level for p, level in condition.items() if p in (SERVER, CONFIGURATION) or p.startswith(own)}
 
 
 class TrialRecord(_Record):

@@ -61,6 +61,12 @@ class Asked:
         return {Condition.of_levels({**fixed, **dict(each.levels)}): each for each in self.conditions}
 
 
+def command(study: Mapping[str, Any]) -> str:
+    """What `virtoll` was told that began a run of this study, less its blocks and seed: ``run proxy --quick``."""
+    words = str(study.get("command") or study.get("name") or "STUDY.toml")
+    return words if study.get("configurations") else f"run {words}"
+
+
 def identity(findings: Findings) -> str:
     """What a run and its copies have alike, and no two runs: their environment and their seed (sha256)."""
     run = findings.run
@@ -82,7 +88,7 @@ def refuse(before: Findings, after: Findings) -> None:
             "the two runs did not ask for the same:\n  " + "\n  ".join(found),
             where=where,
             remedy="measure one of them again as the other was: "
-            f"A by `virtoll run {other.title}`, or B by `virtoll run {one.title}`",
+            f"A by `virtoll {command(after.run.study)}`, or B by `virtoll {command(before.run.study)}`",
         )
 
 

@@ -47,8 +47,9 @@ def table(compared: Compared) -> Table:
     rows = tuple(_row(change, compared) for change in compared.changes)
     heads = ("What", "Arm", "A, to native", "B, to native", "B / A", "B against A", "could be shown")
     shared = "Holm" if are_students((compared.before.rule, compared.after.rule)) else "in equal shares"
+    within = "of each block's own change; " * compared.is_one_run
     beside = f"tested together ({shared}); intervals are 95 % ones, each for itself; *could be shown*: with 80 % power"
-    return Table("compare", f"{_name(compared, 0)} (A) and {_name(compared, 1)} (B)", heads, rows, (beside,))
+    return Table("compare", _runs(compared), heads, rows, (f"{within}{beside}",))
 
 
 def _row(change: Change, compared: Compared) -> tuple[Cell, ...]:
@@ -103,6 +104,8 @@ def natives_table(compared: Compared) -> Table:
         for each in compared.natives
     )
     beside = "shown, not judged: what the machine did from one run to the next is in no interval"
+    if compared.is_one_run:
+        beside = "shown, not judged; measured in the same blocks"
     return Table("native", "Native itself", ("What", "A", "B", "B / A"), rows, (beside,))
 
 
@@ -140,7 +143,7 @@ def junit(compared: Compared) -> bytes:
     gates = [change.gate for change in compared.changes]
     suite = ElementTree.Element(
         "testsuite",
-        name=_clean(f"virtoll compare {_name(compared, 0)} {_name(compared, 1)}"),
+        name=_clean(f"virtoll compare {' '.join(_names(compared))}"),
         tests=str(len(gates)),
         failures=str(gates.count("beyond")),
         errors="0",
@@ -171,6 +174,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
     """The same for programs; docs/JSON.md has the keys."""
     return {
         "runs": [str(each.run.directory) for each in (compared.before, compared.after)],
+        "same_blocks": compared.is_one_run,
         "sentence": sentence(compared),
         "margin": compared.margin,
         "fail_over": compared.threshold,
@@ -223,8 +227,17 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "blocks": estimate.n}
 
 
-def _name(compared: Compared, at: int) -> str:
-    return (compared.before, compared.after)[at].run.directory.name or "."
+def _names(compared: Compared) -> list[str]:
+    """Of the run directories: two, or the one that holds both configurations."""
+    paths = dict.fromkeys(each.run.directory for each in (compared.before, compared.after))
+    return [path.name or "." for path in paths]
+
+
+def _runs(compared: Compared) -> str:
+    if compared.is_one_run:
+        return f"A and B of {_names(compared)[0]}, in the same blocks"
+    one, other = _names(compared)
+    return f"{one} (A) and {other} (B)"
 
 
 def write(path: Path, data: bytes) -> None:

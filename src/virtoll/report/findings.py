@@ -21,7 +21,7 @@ from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, Summary
 from virtoll.analysis.hosts import Apart, apart, by_host
 from virtoll.analysis.isolation import Isolation, isolation
-from virtoll.analysis.load import Run, by_server, parted, read_run
+from virtoll.analysis.load import Run, by_configuration, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import ALL, KNEE, LIVE_AGE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
@@ -326,6 +326,16 @@ def skim(directory: Path, wanted: Callable[[Run], Wanted]) -> Findings:
     with told_as_damage(directory), uncollected():
         run, _ = parted(unfolded(read_run(directory)))
         return Findings(run, build_matrix(run, measure_all(run, wanted(run))), _margin(run), ())
+
+
+def halved(directory: Path, wanted: Callable[[Run], Wanted]) -> tuple[Findings, Findings]:
+    """The same of a run that measured two configurations in the same blocks: of either. StoreError of any other run."""
+    with told_as_damage(directory), uncollected():
+        halves = by_configuration(parted(unfolded(read_run(directory)))[0])
+        one, other = (
+            Findings(half, build_matrix(half, measure_all(half, wanted(half))), _margin(half), ()) for half in halves
+        )
+        return one, other
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""A folder's history, as people and programs read it: text, JSON, CSV, Parquet, OpenMetrics."""
+"""A folder's history, as people and programs read it: text, JSON, CSV, Parquet, OpenMetrics, Zabbix's sender."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.verdicts import cost_percent, interval_words
+from virtoll.report import zabbix
 from virtoll.report.history import History, Line, Point, Series
 from virtoll.report.tables import no_formula
 
@@ -143,6 +146,60 @@ def as_openmetrics(told: History) -> bytes:
                 labels = ",".join(f'{name}="{_escaped(str(row[name]))}"' for name in _LABELS)
                 lines.append(f"{family}{{{labels}}} {row[column]!r} {int(row['begun'].timestamp())}")
     return ("\n".join([*lines, "# EOF"]) + "\n").encode()
+
+
+_ITEMS = {"ratio": "virtoll.ratio", "low": "virtoll.ratio.low", "high": "virtoll.ratio.high"}
+_NOT_IN_A_KEY = re.compile(r"[^0-9A-Za-z_.]+")
+
+
+@dataclass(frozen=True)
+class ForZabbix:
+    """Lines as Zabbix's sender takes them with --with-timestamps and --with-ns, and their hosts and items."""
+
+    lines: tuple[str, ...]
+    hosts: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @property
+    def file(self) -> bytes:
+        """The lines, in the order of time: triggers ask for that."""
+        return "".join(f"{line}\n" for line in self.lines).encode()
+
+
+def for_zabbix(told: History) -> ForZabbix:
+    """Each run's ratios at the time when it began. A host is an arm, called as `virtoll export` calls it; an item is a
+    study's metric, for the same arm may be in several studies: ``virtoll.ratio[proxy-quick,rate_per_s]``.
+    """
+    studies = _studies(told)
+    hosts = zabbix.called((line.arm.label, "") for series in told.series for line in series.lines)
+    found = []
+    for at, series in enumerate(told.series):
+        for line in series.lines:
+            asked = f"[{studies[at]},{_NOT_IN_A_KEY.sub('-', line.metric.name)}]"
+            for point in line.points:
+                at_ns = round(point.run.begun.timestamp() * 1000) * 10**6
+                values = _bounds(point.ratio, *_ITEMS)
+                found += [
+                    (at_ns, hosts[line.arm.label, ""], f"{key}{asked}", values[column])
+                    for column, key in _ITEMS.items()
+                ]
+    known = sorted((each for each in found if each[3] is not None), key=lambda each: each[0])
+    return ForZabbix(
+        tuple(zabbix.line(host, key, at_ns, value) for at_ns, host, key, value in known if value is not None),
+        tuple(dict.fromkeys(host for _, host, _, _ in known)),
+        tuple(dict.fromkeys(key for _, _, key, _ in known)),
+    )
+
+
+def _studies(told: History) -> list[str]:
+    """What each series is called in a key: no two alike."""
+    names: list[str] = []
+    for series in told.series:
+        name = _NOT_IN_A_KEY.sub("-", series.title).strip("-")
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
 
 
 def _escaped(text: str) -> str:

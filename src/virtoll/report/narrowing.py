@@ -8,6 +8,7 @@ import shlex
 from virtoll.analysis.narrowing import TIMES, Narrowing, narrowing, pace_of
 from virtoll.analysis.ratios import Toll, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
+from virtoll.report.asked import command
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
 from virtoll.report.words import mid
@@ -86,9 +87,10 @@ def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:
 def _of_windows(findings: Findings, toll: Toll) -> tuple[str, str]:
     """What to have more of, and what to write for it."""
     probe, base = toll.metric.probe, findings.run.base
-    command = _command(findings)
-    copied = "" if "toml" in command[0] or "/" in command[0] else f" in a copy of virtoll/studies/{command[0]}.toml"
-    is_quick = "--quick" in command
+    words = _command(findings)
+    study, is_own = words[1], bool(findings.run.configurations)
+    copied = "" if is_own or "toml" in study or "/" in study else f" in a copy of virtoll/studies/{study}.toml"
+    is_quick = "--quick" in words
     if not probe:
         table = "[quick.rotation]" if is_quick else "[rotation]"
         rounds = base.get("rotation.rounds")
@@ -103,14 +105,14 @@ def _of_windows(findings: Findings, toll: Toll) -> tuple[str, str]:
 
 
 def _command(findings: Findings) -> list[str]:
-    """What `virtoll run` was told, but for a rule that ends it."""
-    words = shlex.split(str(findings.run.study.get("command") or findings.run.study.get("name") or "STUDY.toml"))
+    """What `virtoll` was told, but for a rule that ends it."""
+    words = shlex.split(command(findings.run.study))
     rules = {at for at, word in enumerate(words) if word in _RULES}
     return [word for at, word in enumerate(words) if at not in rules and at - 1 not in rules]
 
 
 def _run(findings: Findings, blocks: int) -> str:
-    return f"“virtoll run {shlex.join(_command(findings))} --blocks {blocks}”"
+    return f"“virtoll {shlex.join(_command(findings))} --blocks {blocks}”"
 
 
 def _here(findings: Findings, found: Narrowing, n: int) -> str:

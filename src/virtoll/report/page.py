@@ -17,6 +17,7 @@ from virtoll.analysis.conditions import level_label, level_value, setting_name
 from virtoll.plain import listed
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
+from virtoll.report.asked import command
 from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import setting
@@ -67,7 +68,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         excluded=findings.excluded,
         warnings=[*run.notes, *reservations(findings), *_few(run.environment.warnings), *left_out()],
         directory=run.directory.name,
-        command=study.get("command") or study.get("name") or "STUDY.toml",
+        command=command(study),
         seed=run.plan.seed,
         trials_href=_data_uri(trials, "text/csv") if len(trials) <= _MOST_WITHIN else "tables/trials.csv",
     )
@@ -160,7 +161,20 @@ def _settings(findings: Findings) -> list[tuple[str, str]]:
     else:
         rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
     fixed = {path: value for path, value in findings.run.base.items() if path not in matrix.varying}
-    return rows + [(path, _say(path, value)) for path, value in sorted(fixed.items())] + _of_servers(findings)
+    return (
+        rows
+        + [(path, _say(path, value)) for path, value in sorted(fixed.items())]
+        + [*_of_servers(findings), *_configured(findings)]
+    )
+
+
+def _configured(findings: Findings) -> list[tuple[str, str]]:
+    """What each of two configurations is given that the other is not."""
+    return [
+        (f"{name}: {path}", _say(path, value))
+        for name, of in findings.run.configurations.items()
+        for path, value in sorted(of["values"].items())
+    ]
 
 
 def _of_servers(findings: Findings) -> list[tuple[str, str]]:

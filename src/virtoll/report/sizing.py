@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from virtoll.analysis.sizing import Asked, Price, Size, size
 from virtoll.errors import Problem, StudyError
 from virtoll.record.knee import Knee, Objective
 from virtoll.report.findings import Findings
+from virtoll.report.packing import Density
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,41 @@ class Sizing:
     price: Price | None
     rows: tuple[Row, ...]
     path: str = ""  # the setting that is the number of users; "" of a search
+    density: Density | None = None  # where a run of it was given
 
 
-def sizings(found: Findings, asked: Asked, objectives: Sequence[str], price: Price | None) -> list[Sizing]:
-    """The plan. StudyError where the run holds no number of users that anything could be planned by, or where the
+def sizings(
+    found: Findings,
+    asked: Asked,
+    objectives: Sequence[str],
+    price: Price | None,
+    packed: Density | None = None,
+) -> list[Sizing]:
+    """The plan. ``packed``: how many idle instances such a host held.
+
+    StudyError where the run holds no number of users that anything could be planned by, or where the
     objective is not one that it can tell of.
     """
     if len(set(found.matrix.hosts)) > 1:
         what = "several hosts measured it, and how many users one carries is told for one kind of host only"
         raise StudyError([Problem(what, str(found.run.directory), "plan by a run of the host that you would buy")])
     parts = list(found.servers.items()) or [("", found)]
-    return [_of(name, part, asked, objectives, price) for name, part in parts]
+    return [replace(_of(name, part, asked, objectives, price, packed=packed), density=packed) for name, part in parts]
 
 
-def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], price: Price | None) -> Sizing:
+def _of(
+    server: str,
+    part: Findings,
+    asked: Asked,
+    objectives: Sequence[str],
+    price: Price | None,
+    *,
+    packed: Density | None,
+) -> Sizing:
     if part.is_search:
         knee = next(_knees(part), None)
         _expect_its_own(part, knee, objectives)
-        rows = tuple(_row(part, each, asked, None) for each in of_searches(part.matrix))
+        rows = tuple(_row(part, each, asked, None, packed) for each in of_searches(part.matrix))
         return Sizing(server, part, knee.unit if knee else "", tuple(part.run.objective), asked, price, rows)
     path = users_path(part.matrix) if part.is_load and not part.is_side_by_side else ""
     if part.loops == ("open",) and path == CONNECTIONS:  # room for a rate, and no users
@@ -78,7 +96,7 @@ def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], pr
         remedy = f"--objective 'METRIC < BOUND', of one of {words}"
         raise StudyError([Problem("the study has no objective: say what must hold", "--objective", remedy)])
     told = tuple(each.text for each in wanted) or tuple(map(str, own))
-    rows = tuple(_row(part, each, asked, path) for each in of_levels(part.matrix, path, wanted))
+    rows = tuple(_row(part, each, asked, path, packed) for each in of_levels(part.matrix, path, wanted))
     return Sizing(server, part, unit_of_users(path), told, asked, price, rows, path)
 
 
@@ -123,10 +141,12 @@ def _no_users(part: Findings) -> Problem:
     return Problem(what, str(part.run.directory), f"{remedy} (virtoll help knee)")
 
 
-def _row(part: Findings, each: Carrying, asked: Asked, path: str | None) -> Row:
+def _row(part: Findings, each: Carrying, asked: Asked, path: str | None, packed: Density | None) -> Row:
     words = each.condition.label(tuple(p for p in part.matrix.varying if p != path)) if each.condition.levels else ""
     law = None
     if path is not None:
         levels = levels_of(part.matrix, path, each.condition)
         law = scaling.fit(np.array([level for level, _ in levels], float), delivered(part.matrix, each.arm, levels))
-    return Row(each, words, size(each.deployments, asked) if each.deployments else None, law)
+    known = None if packed is None or packed.why_not else packed.of(each.arm)
+    held = () if known is None else known.held
+    return Row(each, words, size(each.deployments, asked, held) if each.deployments else None, law)

@@ -14,9 +14,11 @@ from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
+from virtoll.report.packing import said as density_said
 from virtoll.report.sizing import Row, Sizing
 from virtoll.report.tables import Cell, Table, plain
 
+_DENSITY = "density"  # in the place of what a host runs out of
 _HEADS = ("", "carried", "with headroom", "instances", "CPUs each", "memory each", "a host holds", "hosts", "cost")
 
 
@@ -29,11 +31,7 @@ def _lines(plan: Sizing) -> Iterator[str]:
     table = _table(plan)
     yield plain(table) if table.rows else "\n\n".join((table.caption, *table.notes[:1]))
     yield ""
-    said = [
-        (row, line)
-        for row in plan.rows
-        for line in (*([_bound(plan, row)] if row.size is None else _said(plan, row.size)), *_of_others(plan, row))
-    ]
+    said = [(row, line) for row in plan.rows for line in _all_said(plan, row)]
     yield from _grouped(said)
     laws = [(row, _law(plan, row.law)) for row in plan.rows if row.law is not None]
     if laws:
@@ -115,6 +113,14 @@ def _told(span: Span | None, words: Any) -> str:
     return f"{one(span.value)} [{one(span.low)}, {one(span.high)}]"
 
 
+def _all_said(plan: Sizing, row: Row) -> Iterator[str]:
+    yield from [_bound(plan, row)] if row.size is None else _said(plan, row.size)
+    per_host = None if row.size is None or row.size.per_host is None else row.size.per_host.value
+    given = plan.findings.run.given(dict(row.carrying.condition.levels)).get("limits.memory_bytes")
+    yield from density_said(plan.density, row.carrying.arm, per_host, given if isinstance(given, int) else None)
+    yield from _of_others(plan, row)
+
+
 def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
     """Of blocks in which an arm was deployed, and that told nothing of it."""
     told, tried = row.carrying.blocks, deployments(plan.findings.matrix, row.carrying.arm)[0]
@@ -132,8 +138,12 @@ def _said(plan: Sizing, size: Size) -> Iterator[str]:
         yield f"one block has no interval: {'this copy is not gone on with' if plan.findings.run.is_kept else gives}"
     if size.hosts is None:
         yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
+    elif size.per_host is not None and size.per_host.value < 1 and size.bound_by == _DENSITY:
+        yield "of what idle instances a host holds none is left beside the headroom"
     elif size.per_host is not None and size.per_host.value < 1:
         yield f"one instance takes more {size.bound_by} than a host has to give"
+    elif size.bound_by == _DENSITY:
+        yield "what binds first is how many idle instances a host holds, before its CPUs and its memory"
     elif size.bound_by:
         yield f"a host runs out of {size.bound_by} first"
 
@@ -200,7 +210,9 @@ def _law(plan: Sizing, law: Law | str) -> str:
 def _not_measured(plan: Sizing) -> Iterator[str]:
     platform = next((row.carrying.arm.platform for row in plan.rows if row.carrying.arm.role != "baseline"), "docker")
     yield "what instances on one host take from each other: `virtoll run isolation`"
-    yield f"what a host takes for idle instances, and how many it holds: `virtoll probe density --platform {platform}`"
+    if plan.density is None:
+        more = f"`virtoll run density --platforms {platform}`, and then --density with its run directory"
+        yield f"what a host takes for idle instances, and how many it holds: {more}"
     if plan.price is None:
         yield "what it costs, for no price was given: `--price 0.05/hour`, of a host"
 
@@ -219,6 +231,7 @@ def _plan(plan: Sizing) -> dict[str, Any]:
     host = {"cpus": plan.asked.host_cpus, "memory_bytes": plan.asked.host_memory_bytes}
     price = None if plan.price is None else asdict(plan.price)
     head = {"run": str(plan.findings.run.directory), "server": plan.server, **asked, "host": host, "price": price}
+    head["density"] = None if plan.density is None else str(plan.density.run)
     return {**head, "objective": list(plan.objective), "arms": [_arm(plan, row) for row in plan.rows]}
 
 
@@ -233,11 +246,18 @@ def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
         "cost": _numbers(hosts),
         "blocks": 0 if size is None else size.blocks,
         "bound_by": None if size is None else size.bound_by or None,
+        "density": _packed(plan, row),
         "at_least": each.at_least,
         "below": each.below,
-        "said": "; ".join((*([_bound(plan, row)] if size is None else _said(plan, size)), *_of_others(plan, row))),
+        "said": "; ".join(_all_said(plan, row)),
         "law": _law_numbers(row.law),
     }
+
+
+def _packed(plan: Sizing, row: Row) -> dict[str, Any] | None:
+    """What was measured, whether it bounds this plan or not."""
+    each = None if plan.density is None else plan.density.of(row.carrying.arm)
+    return None if each is None else {"arm": each.of.label, "held": list(each.held), "at_least": each.at_least or None}
 
 
 # What a size tells, and whether it is in whole numbers.

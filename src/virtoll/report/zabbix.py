@@ -1,4 +1,5 @@
-"""What instances used, second by second, as Zabbix's sender takes it: `virtoll export RUNDIR`.
+"""What instances used, second by second, as Zabbix's sender takes it: `virtoll export RUNDIR`. `history_forms` writes a
+history so.
 
 A line for each value, as zabbix_sender(1) reads with --with-timestamps and --with-ns: host, key, seconds and
 nanoseconds since the epoch, value. A host is an arm (with its server, where a study has several); its keys are of
@@ -15,7 +16,7 @@ trapper items:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -57,15 +58,32 @@ KEYS = tuple(item.key for item in _ITEMS)
 
 
 def hosts(run: Run) -> dict[tuple[str, str], str]:
-    """What each arm of the plan, and server ("" of one alone), is called in Zabbix, by what its names may hold."""
+    """What each arm of the plan, and server ("" of one alone), is called in Zabbix."""
+    return called((trial.arm.label, str(trial.condition.get(SERVER, ""))) for trial in run.plan.trials)
+
+
+def called(arms: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What arms, and their servers, are called, by what a host's name may hold."""
     found: dict[tuple[str, str], str] = {}
-    for trial in run.plan.trials:
-        whose = trial.arm.label, str(trial.condition.get(SERVER, ""))
+    for whose in arms:
         name = _NOT_IN_A_NAME.sub("-", " ".join(filter(None, whose)).translate(_BRACKETS))
         while whose not in found and name in found.values():
             name += "_"  # two labels that differ by such a character alone
         found.setdefault(whose, name)
     return found
+
+
+def line(host: str, key: str, at_ns: int, value: float) -> str:
+    """A value at a time since the epoch."""
+    seconds, ns = divmod(at_ns, 10**9)
+    return f'"{host}" {key} {seconds} {ns} {value:.12g}'
+
+
+def how(count: int, named: Iterable[str], keys: Iterable[str], file: str = "FILE") -> Iterator[str]:
+    """How so many values are sent, and to whom."""
+    known = ", ".join(f'"{name}"' for name in named)
+    yield f"{count:,} values; `zabbix_sender -z SERVER -T -N -i {file}` sends them"
+    yield f"to hosts that Zabbix knows as {known}, with trapper items {', '.join(keys)}"
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -82,8 +100,7 @@ def lines(run: Run) -> Iterator[str]:
         samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
         for item in _ITEMS:
             for t_ns, value in _values(item, samples[item.side]):
-                seconds, ns = divmod(t_ns + epoch_ns, 10**9)
-                yield f'"{host}" {item.key} {seconds} {ns} {value:.12g}'
+                yield line(host, item.key, t_ns + epoch_ns, value)
 
 
 def _turn(record: TrialRecord) -> tuple[int, str]:

@@ -140,7 +140,7 @@ def warnings() -> list[str]:
 
 def require_same(before: Environment, now: Environment) -> None:
     """HostError when a run begun in ``before`` must not go on in ``now``: its trials could not be compared."""
-    changed = differences(before.comparable, _booted_anew(before.comparable, now.comparable))
+    changed = differences(before.comparable, booted_anew(before.comparable, now.comparable))
     if changed:
         raise HostError(
             "the machine is not the one this run was begun on:\n  " + "\n  ".join(changed),
@@ -154,7 +154,7 @@ _KERNELS_SHARE = (
 )
 
 
-def _booted_anew(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+def booted_anew(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
     """``now`` with the memory of before, where it differs by no more than a kernel keeps for itself."""
     machines = [machine for each in (before, now) if isinstance(machine := each.get("machine"), dict)]
     sizes = [size for machine in machines if isinstance(size := machine.get("memory_bytes"), int)]

@@ -167,13 +167,14 @@ class Stage:
     @cached_property
     def files(self) -> dict[str, str]:
         """The digest of each file of this machine's that a service is given, by its place inside: one that is changed
-        makes another service.
+        makes another service. Two configurations may have a file each for one place.
         """
-        given: dict[str, str] = {}
+        given: dict[str, dict[str, None]] = {}
         for work in self._driven:
             for service in (work.service, work.origin):
-                given |= {} if service is None else service.digests
-        return dict(sorted(given.items()))
+                for inside, digest in ({} if service is None else service.digests).items():
+                    given.setdefault(inside, {})[digest] = None
+        return {inside: " or ".join(digests) for inside, digests in sorted(given.items())}
 
     @property
     def generators(self) -> set[str]:

@@ -12,13 +12,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, Arm
-from virtoll.study.model import Case, Catalogue, Server, Study, StudyArm
+from virtoll.study.model import Case, Catalogue, Configuration, Server, Study, StudyArm
 from virtoll.study.values import is_composite, is_name
 
 
 def as_json(study: Study) -> Mapping[str, Any]:
     """The study with everything written out, as study.json keeps it."""
     written = dataclasses.asdict(dataclasses.replace(study, arms=()))
+    if not study.configurations:
+        del written["configurations"]
     written["arms"] = [
         {
             "arm": entry.arm.model_dump(),
@@ -79,7 +81,16 @@ def _study(raw: dict[str, Any], catalogue: Catalogue) -> Study:
     classes = {**catalogue.sections, **_classes(study.service, study.load, catalogue)}
     if study.origin:
         classes["origin"] = catalogue.services[study.origin].settings
-    return dataclasses.replace(study, base={**study.base, **_composites(study.base, classes)})
+    return dataclasses.replace(
+        study,
+        base={**study.base, **_composites(study.base, classes)},
+        configurations={name: _configuration(entry, classes) for name, entry in study.configurations.items()},
+    )
+
+
+def _configuration(raw: Any, classes: Mapping[str, type[Any]]) -> Configuration:
+    values = raw["values"]
+    return Configuration(tuple(raw["arms"]), {**values, **_composites(values, classes)})
 
 
 def _server(raw: Mapping[str, Any], catalogue: Catalogue) -> Server:

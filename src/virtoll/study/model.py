@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from virtoll.offers import Offer
-from virtoll.record.model import SERVER, Arm
+from virtoll.record.model import CONFIGURATION, SERVER, Arm
 from virtoll.units import within
 
 
@@ -176,6 +176,18 @@ class Server:
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """One of the two that a study sets against each other in its blocks (`virtoll compare --again`).
+
+    ``arms``: the labels of those under test, each against the other configuration's in the same place. ``values``: by
+    dotted path what is not the same in both; in force where a condition's `CONFIGURATION` names it.
+    """
+
+    arms: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Study:
     """A checked study. ``base`` maps every dotted path to its value in base units; factors override it."""
 
@@ -197,6 +209,7 @@ class Study:
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)
+    configurations: Mapping[str, Configuration] = field(default_factory=dict)  # "A" and "B", where it has two
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
 
     @property
@@ -216,7 +229,8 @@ class Study:
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""
         own = self.servers[condition[SERVER]].base if SERVER in condition else {}
-        return {**self.base, **own, **condition}
+        configured = self.configurations[condition[CONFIGURATION]].values if CONFIGURATION in condition else {}
+        return {**self.base, **own, **configured, **condition}
 
     def own_values(self, label: str) -> Mapping[str, Any]:
         """What an arm alone is given; see `StudyArm`."""

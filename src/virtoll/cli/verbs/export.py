@@ -16,11 +16,6 @@ def do(arguments: argparse.Namespace) -> int:
     for line in zabbix.lines(run):
         print(line)
         count += 1
-    named = ", ".join(f'"{name}"' for name in zabbix.hosts(run).values())
-    keys = ", ".join(zabbix.KEYS)
-    for told in (
-        f"{count:,} values; `zabbix_sender -z SERVER -T -N -i FILE` sends them",
-        f"to hosts that Zabbix knows as {named}, with trapper items {keys}",
-    ):
+    for told in zabbix.how(count, zabbix.hosts(run).values(), zabbix.KEYS):
         print(printable(f"virtoll: {told}"), file=sys.stderr)
     return 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from virtoll.cli import common
+from virtoll.plain import printable
 from virtoll.report import history_forms as forms
+from virtoll.report import zabbix
 from virtoll.report.change_forms import write
 from virtoll.report.history import History, history
 from virtoll.report.history_page import write_page
@@ -28,6 +32,8 @@ def do(arguments: argparse.Namespace) -> int:
     ):
         if path is not None:
             write(path, form(told))
+    if arguments.zabbix is not None:
+        _for_zabbix(told, arguments.zabbix)
     page = write_page(told, arguments.out)
     if arguments.json:
         common.print_json({**forms.as_json(told), "page": str(page)})
@@ -35,6 +41,14 @@ def do(arguments: argparse.Namespace) -> int:
         common.print_shown(lambda console: _show(told, console))
         print(page)
     return 0
+
+
+def _for_zabbix(told: History, path: Path) -> None:
+    """Write it, and say on stderr how to send it."""
+    found = forms.for_zabbix(told)
+    write(path, found.file)
+    for line in zabbix.how(len(found.lines), found.hosts, found.keys, str(path)):
+        print(printable(f"virtoll: {line}"), file=sys.stderr)
 
 
 def _show(told: History, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from virtoll.analysis.capacity import Grid
 from virtoll.analysis.sizing import Asked
@@ -17,7 +18,7 @@ TESTBED = "testbed"
 HEADROOM = 0.3
 # The options of one of the two, which say nothing of the other.
 _OF_TESTBED = (*GRID, "nodes_per_experiment", "out")
-_OF_USERS = ("users", "objective", "headroom", "price", "host_cpus", "host_memory")
+_OF_USERS = ("users", "objective", "headroom", "price", "host_cpus", "host_memory", "density")
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -76,10 +77,21 @@ def _users(arguments: argparse.Namespace) -> int:
             _of_host(arguments.host_cpus, machine.get("cpus"), "CPUs", "--host-cpus 16"),
             _of_host(arguments.host_memory, machine.get("memory_bytes"), "memory", "--host-memory '64 GiB'"),
         )
-        plans = sizings(found, asked, arguments.objective or [], arguments.price)
+        packed = None if arguments.density is None else _density(arguments.density, asked)
+        plans = sizings(found, asked, arguments.objective or [], arguments.price, packed)
         told = json.dumps(as_json(plans), indent=2) if arguments.json else printable(as_text(plans))
     print(told)
     return int(all(row.carrying.lost for each in plans for row in each.rows))
+
+
+def _density(path: Path, asked: Asked) -> Any:
+    from virtoll.analysis.metrics import Wanted
+    from virtoll.report.findings import find, told_as_damage
+    from virtoll.report.packing import density
+
+    found = find(path, wanted=Wanted(latency=False, usage=False, memory=False, inside=False))
+    with told_as_damage(path):
+        return density(found, asked)
 
 
 def _of_host(given: float | None, measured: object, what: str, option: str) -> float:

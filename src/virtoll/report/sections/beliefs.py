@@ -61,7 +61,7 @@ def beliefs(findings: Findings) -> dict[str, list[Belief]]:
     found: dict[str, dict[Belief, None]] = {arm.label: {} for arm in findings.arms}
     for record in findings.run.records:
         if record.believes:
-            given = {**findings.run.base, **record.trial.condition}
+            given = findings.run.given(record.trial.condition)
             found[record.trial.arm.label][_belief(given, record.believes)] = None
     return {label: list(seen) for label, seen in found.items() if seen}
 

@@ -1,0 +1,120 @@
+"""How many idle instances of an arm a host held at once, by a run of the probe `density`: a bound for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from virtoll.analysis.sizing import Asked
+from virtoll.errors import Problem, StudyError
+from virtoll.record.model import Arm
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import size
+
+_PROBE = "density"
+_LIVED, _FIT = f"{_PROBE}.instances", f"{_PROBE}.instances_that_fit"
+_ALIKE = 0.01  # of a memory: by so much kernels differ in what they keep for themselves
+_LIMIT = "limits.memory_bytes"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Of one arm: ``held``, in each block, where the host was full in all of them; else ``at_least``, the fewest that
+    lived at once. ``of``: the arm that was measured, in whichever network mode.
+    """
+
+    of: Arm
+    held: tuple[float, ...] = ()
+    at_least: float = 0.0
+
+
+@dataclass(frozen=True)
+class Density:
+    """What such a run says for a plan."""
+
+    run: Path
+    arms: tuple[Packed, ...]
+    memory_limit_bytes: int | None  # of each idle instance
+    why_not: str = ""  # it bounds nothing here
+
+    def of(self, arm: Arm) -> Packed | None:
+        """Of the same arm; else of its platform with the same settings: idle instances hardly use their network."""
+        alike = [p for p in self.arms if (p.of.platform, p.of.settings) == (arm.platform, arm.settings)]
+        return next((each for each in alike if each.of.label == arm.label), next(iter(alike), None))
+
+
+def density(found: Findings, asked: Asked) -> Density:
+    """StudyError for a run that measured no density, several conditions of it, or several hosts."""
+    matrix, run = found.matrix, found.run
+    conditions = [each for each in matrix.conditions if each.probe == _PROBE]
+    problem = ""
+    if not conditions:
+        problem = "it did not measure how many instances a host holds"
+    elif len(conditions) > 1:
+        problem = "it measured how many instances a host holds under several conditions, and a plan is for one"
+    elif len(set(matrix.hosts)) > 1:
+        problem = "several hosts measured it, and a plan is for one kind of host"
+    if problem:
+        raise StudyError(
+            [Problem(problem, f"--density {run.directory}", "`virtoll run density` measures it on a host")]
+        )
+    packed = []
+    for arm in matrix.arms:
+        cells = list(matrix.across(arm, conditions[0]).values()) if arm.role != "floor" else []
+        lived = [cell.values[_LIVED] for cell in cells if _LIVED in cell.values]
+        fit = [cell.values[_FIT] for cell in cells if _FIT in cell.values]
+        if lived:
+            is_full = len(fit) == len(lived)
+            packed.append(Packed(arm, tuple(fit)) if is_full else Packed(arm, at_least=min(lived)))
+    limit = run.given(dict(conditions[0].levels)).get(_LIMIT)
+    machine = run.environment.comparable.get("machine", {})
+    return Density(run.directory, tuple(packed), limit if isinstance(limit, int) else None, _other_host(machine, asked))
+
+
+def _other_host(machine: Mapping[str, Any], asked: Asked) -> str:
+    """Why what one host held says nothing of those that are planned; "" where they are alike."""
+    cpus, memory = machine.get("cpus"), machine.get("memory_bytes")
+    if not isinstance(cpus, int | float) or not isinstance(memory, int | float):
+        return "its run does not tell its machine"
+    if cpus == asked.host_cpus and abs(memory - asked.host_memory_bytes) <= _ALIKE * memory:
+        return ""
+    return f"it was measured on a host of {cpus:g} CPUs and {size(memory)}, and others are planned"
+
+
+def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | None) -> Iterator[str]:
+    """What of it a reader of an arm's row must know. ``per_host``: how many instances the plan has on a host;
+    ``planned``: the memory limit of an instance that was loaded.
+    """
+    if told is None:
+        return
+    again = f"`virtoll run density --platforms {arm.platform}`"
+    each = told.of(arm)
+    if each is None:
+        yield f"how many idle ones a host holds was not measured in {told.run}: {again} measures it"
+        return
+    if told.why_not:
+        yield f"how many idle ones a host holds is not known: {told.why_not}; {again} on such a host measures it"
+        return
+    if each.of.label != arm.label:
+        yield f"how many idle ones a host holds is that of {each.of.label}: another network mode of the same platform"
+    if planned and told.memory_limit_bytes and planned != told.memory_limit_bytes:
+        yield (
+            f"how many idle ones a host holds is of instances that may have {size(told.memory_limit_bytes)}, and those "
+            f"that were loaded {size(planned)}"
+        )
+    if not each.held:
+        yield from _not_full(each, told.run, per_host, again)
+    elif len(each.held) == 1:
+        yield "how many idle ones a host holds is of one block, and so in no interval"
+
+
+def _not_full(each: Packed, run: Path, per_host: float | None, again: str) -> Iterator[str]:
+    if per_host is not None and each.at_least >= per_host:
+        yield f"a host holds at least {each.at_least:,.0f} idle ones: how many it holds binds no plan of fewer"
+    else:
+        yield (
+            f"a host holds at least {each.at_least:,.0f} idle ones, and whether more is not known: not all blocks of "
+            f"{run} filled it; {again} with a larger `most` may tell"
+        )

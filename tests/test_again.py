@@ -1,0 +1,477 @@
+"""A comparison confirmed: both configurations measured in the blocks of one run, from the verb to what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+
+from on_fakes import on_fakes
+from test_exit_codes import code_of
+from virtoll.analysis.changes import Matched, Paired, judge_changes
+from virtoll.analysis.estimates import summarise
+from virtoll.analysis.load import read_run
+from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.ratios import Row
+from virtoll.analysis.rules import FIXED
+from virtoll.catalogue import catalogue
+from virtoll.errors import IncomparableError, StoreError
+from virtoll.fakes import FakeExperiment
+from virtoll.record.model import CONFIGURATION, Arm, Plan, PlannedTrial
+from virtoll.record.store import RunDirectory
+from virtoll.report import change_forms as forms
+from virtoll.report.changes import Compared, compare, confirmed
+from virtoll.run.stage import Stage
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.interleaved import interleaved
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
+from virtoll.trial.treatment import treatment_of
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+TEXT = """
+name = "small"
+title = "Small"
+question = "What does docker cost here?"
+blocks = 6
+seed = 4
+[service]
+name = "nginx"
+[load]
+name = "http"
+time_limit = "1 s"
+[limits]
+memory = "512 MiB"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+[[arms]]
+platform = "lxc"
+"""
+LARGER = TEXT.replace("512 MiB", "1 GiB").replace("seed = 4", "seed = 5")
+UNCONFINED = TEXT.replace("seed = 4", "seed = 5").replace(
+    'platform = "docker"', 'platform = "docker"\nseccomp = "unconfined"'
+)
+OPEN = TEXT.replace('name = "http"', 'name = "http"\nloop = "open"\nconnections = 50')
+DOCKER, FREE, LXC = "docker+routed", "docker+routed (seccomp unconfined)", "lxc+routed"
+TOLL = 1.04  # of docker under B, over that under A
+
+
+def of(text: str) -> Study:
+    return read_study(text, "small.toml", catalogue())
+
+
+def planned(a: Study, b: Study) -> Plan:
+    both = interleaved(a, b)
+    assert both is not None
+    arms = [entry.arm for entry in both.study.arms]
+    return make_plan(replace(both.study, seed=1), arms, {arm.platform: 1.0 for arm in arms})
+
+
+@dataclass
+class Two(FakeExperiment):
+    """A fake whose docker takes longer under B; how much longer than native's each platform takes is drawn block by
+    block.
+    """
+
+    def _toll(self, trial: PlannedTrial, probe: str = "") -> float:
+        own = random.Random(f"{trial.arm.platform} {trial.block}").lognormvariate(0, 0.05)
+        is_native, is_docker = (trial.arm.platform == name for name in ("native", "docker"))
+        is_b = trial.condition.get(CONFIGURATION) == "B" or trial.arm.label == FREE
+        return super()._toll(trial, probe) * (1 if is_native else own) * (TOLL if is_docker and is_b else 1)
+
+
+@dataclass
+class Bench:
+    """Verbs on a fake lab, in a directory of their own."""
+
+    directory: Path
+    patch: pytest.MonkeyPatch
+    fail: dict[str, BaseException | str] = field(default_factory=dict)
+    offers: Callable[[Stage], list[Arm]] = lambda stage: [entry.arm for entry in stage.study.arms]
+
+    def __post_init__(self) -> None:
+        on_fakes(self.patch, {})
+        self.patch.chdir(self.directory)
+
+        @contextmanager
+        def lab(_stage: Stage, _images: object, _pending: Sequence[PlannedTrial]) -> Iterator[Two]:
+            tolls = {"native": 1.0, "docker": 1.25, "lxc": 1.1}
+            yield Two(tolls, spread=0.002, fail=self.fail)
+
+        self.patch.setattr(Stage, "lab", lab)
+
+    def run(self, name: str, text: str) -> Path:
+        (self.directory / f"{name}.toml").write_text(text)
+        assert code_of("run", f"{name}.toml", "--out", name) == 0
+        return self.directory / name
+
+    def again(self, *options: str, a: str = "a", b: str = "b") -> int:
+        return code_of("compare", a, b, "--again", *options)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def change_of(compared: Compared, label: str = DOCKER) -> Any:
+    return next(c for c in compared.changes if (c.matched.arm.label, c.matched.metric.name) == (label, "rate_per_s"))
+
+
+# -- the statistic --------------------------------------------------------------------------------------------
+
+
+def test_the_change_is_that_of_the_paired_test() -> None:
+    before, after = [-0.02, 0.01, -0.03, 0.0, 0.02], [-0.06, -0.02, -0.08, -0.05, -0.01]
+    told = Paired(summarise(np.subtract(after, before)), FIXED)
+    theirs = scipy.stats.ttest_rel(after, before)
+    interval = theirs.confidence_interval(0.95)
+    assert told.p() == pytest.approx(theirs.pvalue, rel=1e-9)
+    assert told.estimate().low == pytest.approx(math.exp(interval.low), rel=1e-9)
+    assert told.estimate().high == pytest.approx(math.exp(interval.high), rel=1e-9)
+    docker = Arm(label=DOCKER, platform="docker", network="routed")
+    rows = [Row(docker, None, summarise(values), None, 1) for values in (before, after)]
+    matched = Matched(docker, load_metrics("request")["rate_per_s"], "", rows[0], rows[1], (FIXED, FIXED))
+    one_run = replace(matched, is_one_run=True, within=summarise(np.subtract(after, before)))
+    [apart], [together] = judge_changes([matched], 0.03, 0.01), judge_changes([one_run], 0.03, 0.01)
+    assert (apart.kind, together.kind) == ("worse", "worse")
+    assert together.p < apart.p
+    assert together.smallest is not None
+    assert apart.smallest is not None
+    assert together.smallest < apart.smallest
+    [nothing] = judge_changes([replace(one_run, within=None)], 0.03, 0.01)
+    assert (nothing.kind, nothing.gate, nothing.ratio) == ("missing", "open", None)
+
+
+# -- one study of two -----------------------------------------------------------------------------------------
+
+
+def test_what_differs_is_a_factor_and_native_stands_in_both() -> None:
+    both = interleaved(of(TEXT), of(LARGER))
+    assert both is not None
+    assert both.differing == ("limits.memory_bytes: 536870912 in A, 1073741824 in B",)
+    plan = planned(of(TEXT), of(LARGER))
+    assert plan.blocks == 6
+    for block in range(1, 7):
+        mine = [(t.arm.label, t.condition) for t in plan.trials if t.block == block]
+        labels = ("native+host", "native+host (again)", DOCKER, LXC)
+        assert sorted(map(str, mine)) == sorted(
+            str((label, {CONFIGURATION: name})) for label in labels for name in "AB"
+        )
+    sizes = [treatment_of(both.study, {CONFIGURATION: name}, DOCKER).limits.memory_bytes for name in "AB"]
+    assert sizes == [2**29, 2**30]
+
+
+def test_arms_that_differ_by_themselves_share_their_native() -> None:
+    both = interleaved(of(TEXT), of(UNCONFINED))
+    assert both is not None
+    assert both.differing == (f"arm: {DOCKER} in A, {FREE} in B",)
+    assert both.left_out == (f"{LXC} is the same in both",)
+    plan = planned(of(TEXT), of(UNCONFINED))
+    block = [trial.arm.label for trial in plan.trials if trial.block == 1]
+    assert sorted(block) == sorted(["native+host", "native+host (again)", DOCKER, FREE])
+
+
+def test_where_values_differ_too_an_arm_stands_in_its_own_configuration_alone() -> None:
+    plan = planned(of(TEXT), of(UNCONFINED.replace("512 MiB", "1 GiB")))
+    asked = {(trial.arm.label, trial.condition[CONFIGURATION]) for trial in plan.trials}
+    assert {name for label, name in asked if label == DOCKER} == {"A"}
+    assert {name for label, name in asked if label == FREE} == {"B"}
+    assert {name for label, name in asked if label == LXC} == {"A", "B"}
+
+
+OWN = TEXT.replace(
+    'name = "nginx"', 'name = "own"\nports = ["80/tcp"]\npackages = ["nginx"]\ncommand = ["/usr/sbin/nginx"]'
+)
+
+
+def test_a_list_of_a_service_may_differ_and_is_read_back() -> None:
+    """Which no factor may be."""
+    both = interleaved(of(OWN), of(OWN.replace('sbin/nginx"]', 'sbin/nginx", "-q"]')))
+    assert both is not None
+    kept = json.loads(json.dumps(document.as_json(both.study)))
+    study = document.of(kept, Path("study.json"), catalogue())
+    assert study == both.study
+    commands = [treatment_of(study, {CONFIGURATION: name}).work.service.settings.command for name in "AB"]  # type: ignore[union-attr]
+    assert commands == [("/usr/sbin/nginx",), ("/usr/sbin/nginx", "-q")]
+
+
+def test_a_study_of_one_configuration_is_written_as_before() -> None:
+    assert "configurations" not in document.as_json(of(TEXT))
+
+
+def test_configured_alike_there_is_no_study() -> None:
+    assert interleaved(of(TEXT), of(TEXT.replace("blocks = 6", "blocks = 9").replace("seed = 4", "seed = 5"))) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (TEXT.replace('"nginx"', '"apache"'), "service: nginx in A, apache in B"),
+        (OPEN, "load.loop: closed in A, open in B"),
+        (TEXT.replace("[limits]", "[link]\ndelay = '1 ms'\n[limits]"), "link.delay_ns"),
+        (TEXT.replace("seed = 4", 'seed = 4\ndesign = "rotation"'), "design: blocks in A, rotation in B"),
+        (f'{TEXT}[factors]\n"load.connections" = [1, 9]\n', "[factors]"),
+    ],
+)
+def test_what_cannot_be_two_things_at_once_is_named(other: str, told: str) -> None:
+    with pytest.raises(IncomparableError) as refused:
+        interleaved(of(TEXT), of(other))
+    assert told in str(refused.value)
+    assert "->" in str(refused.value)
+
+
+def test_other_probes_and_another_image_are_named() -> None:
+    probes = TEXT[: TEXT.index("[service]")] + '[[probes]]\nname = "clock"\n' + TEXT[TEXT.index("[limits]") :]
+    with pytest.raises(IncomparableError, match=r"\[\[probes\]\]"):
+        interleaved(of(probes), of(probes.replace('"clock"', '"timer"')))
+    with pytest.raises(IncomparableError, match=r"service\.packages: \('nginx',\) in A"):
+        interleaved(of(OWN), of(OWN.replace('["nginx"]', '["nginx", "curl"]')))
+
+
+def test_without_an_arm_in_common_nothing_stands_against_anything() -> None:
+    few = TEXT.replace('[[arms]]\nplatform = "lxc"\n', "")
+    with pytest.raises(IncomparableError, match="no arm of A is among B's: only A has docker"):
+        interleaved(of(few), of(few.replace('"docker"', '"lxc"')))
+
+
+# -- the verb -------------------------------------------------------------------------------------------------
+
+
+def test_one_run_tells_what_two_could_not(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a platform does from block to block is in both configurations, and so in neither's change."""
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    capsys.readouterr()
+    assert bench.again("--fail-over", "2%", "--metrics", "rate_per_s", "--out", "again", "--seed", "1") == 5
+    out = capsys.readouterr().out
+    assert "limits.memory_bytes: 536870912 in A, 1073741824 in B" in out
+    assert "B is worse than A by more than 2 %: 1 of 2." in out
+    assert "different under test: limits.memory_bytes" in out
+    told = confirmed(bench.directory / "again")
+    docker, lxc = change_of(told), change_of(told, LXC)
+    assert docker.ratio.low < 1 / TOLL < docker.ratio.high
+    assert (docker.kind, lxc.kind) == ("worse", "same")
+    assert docker.ratio.n == 6
+    half = math.log(docker.ratio.high / docker.ratio.low)
+    apart = math.hypot(*(math.log(each.high / each.low) for each in (docker.before, docker.after)))
+    assert half < apart / 5
+    assert {each.metric.name for each in told.natives} == {"rate_per_s", "cpu_s_per_1000"}
+    study = RunDirectory(bench.directory / "again").study
+    assert study["command"] == "compare a b --again"
+    assert study["blocks"] == 6
+
+
+def test_the_arms_settings_alone_may_differ(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run("a", TEXT), bench.run("b", UNCONFINED)
+    assert bench.again("--out", "again", "--blocks", "8") == 0
+    out = capsys.readouterr().out
+    assert f"arm: {DOCKER} in A, {FREE} in B" in out
+    assert f"not measured: {LXC} is the same in both" in out
+    told = confirmed(bench.directory / "again")
+    docker = change_of(told)
+    assert docker.ratio.low < 1 / TOLL < docker.ratio.high
+    assert docker.ratio.n == 8
+    assert not told.natives  # it is the same one
+    assert any(line.startswith(f"{DOCKER}: nothing in A") for line in told.configured)
+
+
+def test_the_report_of_such_a_run_is_like_any_others(bench: Bench) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--blocks", "2") == 0
+    page = (bench.directory / "again" / "report" / "index.html").read_text().replace("\u00a0", " ")
+    assert "virtoll compare a b --again --blocks 2" in page
+    assert "A: limits.memory_bytes" in page
+    assert "configuration A" in page
+
+
+def test_a_run_that_was_interrupted_goes_on_and_is_told_then(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    bench.fail["b03-t0019"] = KeyboardInterrupt()
+    assert bench.again("--out", "again") == 130
+    assert "`virtoll run again` goes on" in capsys.readouterr().out
+    bench.fail.clear()
+    assert code_of("run", "again") == 0
+    capsys.readouterr()
+    assert code_of("compare", "again", "--fail-over", "50%") == 0
+    assert "B is not worse than A by more than 50 %: all 4." in capsys.readouterr().out
+
+
+def test_one_that_was_made_longer_has_the_intervals_of_such_a_run(bench: Bench) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--blocks", "8") == 0
+    before = change_of(confirmed(bench.directory / "again")).ratio
+    assert code_of("run", "again", "--blocks", "9") == 0
+    docker = change_of(confirmed(bench.directory / "again"))
+    assert docker.ratio.n == 9
+    assert math.isnan(docker.p)
+    assert docker.ratio.high / docker.ratio.low > before.high / before.low
+    assert docker.kind == "worse"
+
+
+def test_what_failed_is_in_no_change_and_the_code_says_it(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    plan = planned(of(TEXT), of(LARGER))
+    lost = next(t.id for t in plan.trials if t.arm.label == DOCKER and t.condition[CONFIGURATION] == "B")
+    bench.fail[lost] = "limits in force"
+    assert bench.again("--out", "again", "--seed", "1") == 1
+    assert "B: 1 of docker+routed's 6 trials are in no ratio" in " ".join(capsys.readouterr().out.split())
+    assert change_of(confirmed(bench.directory / "again")).ratio.n == 5
+
+
+def test_a_plan_changes_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    capsys.readouterr()
+    assert bench.again("--dry-run", "--out", "again", "--blocks", "3") == 0
+    assert "24 trials in 3 blocks" in capsys.readouterr().out
+    assert not (bench.directory / "again").exists()
+
+
+def test_the_json_is_one_object_whatever_the_run_says(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    capsys.readouterr()
+    assert bench.again("--json", "--out", "again") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["same_blocks"] is True
+    assert told["runs"] == ["again", "again"]
+    assert code_of("compare", "a", "b", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["same_blocks"] is False
+
+
+def test_a_table_says_that_blocks_were_shared(bench: Bench) -> None:
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--fail-over", "50%", "--markdown", "m.md", "--junit", "j.xml") == 0
+    assert "A and B of again, in the same blocks" in (bench.directory / "m.md").read_text()
+    assert 'name="virtoll compare again"' in (bench.directory / "j.xml").read_text()
+
+
+def test_what_reads_runs_reads_such_a_one(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy that was kept small says the same; a history has it in a series of its own."""
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--blocks", "2") == 0
+    told = []
+    assert code_of("keep", "again", "kept") == 0
+    for name in ("again", "kept"):
+        capsys.readouterr()
+        assert code_of("compare", name, "--json") == 0
+        told.append(json.loads(capsys.readouterr().out)["changes"])
+    assert told[0] == told[1]
+    assert code_of("report", "again") == 0
+    assert code_of("advise", "again") == 0
+    capsys.readouterr()
+    assert code_of("history", ".", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["run"] for row in rows if row["study"] == "compare a b --again"} == {"again"}
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+
+def changed(run: Path, **comparable: Any) -> None:
+    path = run / "environment.json"
+    there = json.loads(path.read_text())
+    there["virtoll"] = comparable.pop("virtoll", there["virtoll"])
+    there["comparable"] |= comparable
+    path.write_text(json.dumps(there))
+
+
+@pytest.mark.parametrize(
+    ("text", "comparable", "told"),
+    [
+        (TEXT, {}, "configured alike, on one machine as it was: there is nothing to set against each other"),
+        (TEXT, {"kernel": "6.8"}, "kernel: was 6.1.0-fake, is 6.8"),
+        (LARGER, {"kernel": "6.8"}, "kernel: was 6.1.0-fake, is 6.8"),
+        (LARGER, {"virtoll": "0.2"}, "virtoll: was fake, is 0.2"),
+    ],
+)
+def test_a_machine_is_one_thing_at_a_time(
+    bench: Bench, text: str, comparable: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run("a", TEXT)
+    changed(bench.run("b", text), **comparable)
+    capsys.readouterr()
+    assert bench.again("--out", "again") == 7
+    said = capsys.readouterr().err
+    assert told in said
+    assert "->" in said
+    assert not (bench.directory / "again").exists()
+
+
+def test_what_only_one_run_had_to_start_is_no_other_machine(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(bench.run("a", TEXT), runtimes={"docker": "20.10"})
+    changed(bench.run("b", LARGER), runtimes={"docker": "20.10", "podman": "4.3"})
+    assert bench.again("--out", "again") == 0
+    assert "the machine is not as it was" not in capsys.readouterr().out
+
+
+def test_another_machine_than_that_of_both_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("a", TEXT), ("b", LARGER)):
+        changed(bench.run(name, text), kernel="5.10")
+    assert bench.again("--out", "again") == 0
+    assert "the machine is not as it was in A and B: kernel" in " ".join(capsys.readouterr().out.split())
+
+
+def files_of(run: Path) -> dict[str, str]:
+    return Stage(document.of(RunDirectory(run).study, run, catalogue()), None).files  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_another_by_now_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    (bench.directory / "a.conf").write_text("1")
+    (bench.directory / "b.conf").write_text("2")
+    with_file = OWN.replace("[load]", 'files = {"/etc/own.conf" = "a.conf"}\n[load]', 1)
+    for name, text in (("a", with_file), ("b", with_file.replace("a.conf", "b.conf"))):
+        run = bench.run(name, text)
+        changed(run, files=files_of(run))
+    assert bench.again("--out", "again") == 0
+    [both] = files_of(bench.directory / "again").values()
+    assert len(both.split(" or ")) == 2
+    (bench.directory / "a.conf").write_text("3")
+    capsys.readouterr()
+    assert bench.again("--out", "once-more") == 7
+    assert "what the service of A was given is not there any more: /etc/own.conf" in capsys.readouterr().err
+    (bench.directory / "a.conf").unlink()
+    assert bench.again("--out", "once-more") == 2
+    assert "a.conf: what the service of A was given cannot be read: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("a", "--again"), ("a", "b", "--blocks", "3"), ("a", "b", "--dry-run"), ("a", "b", "--again", "--junit", "x")],
+)
+def test_options_of_the_other_kind_are_refused(words: Sequence[str], bench: Bench) -> None:
+    assert code_of("compare", *words) == 2
+
+
+def test_one_run_of_one_configuration_is_none_to_tell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    run = bench.run("a", TEXT)
+    with pytest.raises(StoreError, match="of one configuration"):
+        confirmed(run)
+    assert code_of("compare", "a") == 4
+    assert "name two run directories" in capsys.readouterr().err
+
+
+def test_such_a_run_is_set_against_no_other_one(bench: Bench) -> None:
+    """Its conditions are others."""
+    bench.run("a", TEXT), bench.run("b", LARGER)
+    assert bench.again("--out", "again", "--blocks", "2") == 0
+    assert set(read_run(bench.directory / "again").configurations) == {"A", "B"}
+    with pytest.raises(IncomparableError):
+        compare(bench.directory / "a", bench.directory / "again")
+
+
+def test_forms_have_no_second_directory(bench: Bench) -> None:
+    bench.run("a", TEXT), bench.run("b", UNCONFINED)
+    assert bench.again("--out", "again", "--blocks", "2") == 0
+    assert forms.as_json(confirmed(bench.directory / "again"))["runs"] == [str(bench.directory / "again")] * 2
