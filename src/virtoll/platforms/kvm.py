@@ -28,5 +28,10 @@ class Kvm(UnderKvm, Qemu):
 
     def trial(self, kernel: Kernel, directory: Path) -> list[str]:  # noqa: ARG002
         """See `UnderKvm.trial`."""
-        arguments = (*KERNEL_ARGUMENTS, TRIED)
-        return command_line(Guest("kvm", kernel, vcpus=1, memory_bytes=256 * 1024**2, kernel_arguments=arguments))
+        machine = self.settings.machine
+        guest = Guest("kvm", kernel, 1, 256 * 1024**2, kernel_arguments=(*KERNEL_ARGUMENTS, TRIED), machine=machine)
+        return command_line(guest)
+
+    def tried_as(self) -> str:
+        """See `UnderKvm.tried_as`."""
+        return self.settings.machine
