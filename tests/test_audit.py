@@ -21,7 +21,7 @@ from virtoll.errors import AgentError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.docker import Docker, DockerSettings
-from virtoll.platforms.dockerd import Daemon
+from virtoll.platforms.dockerd import Daemon, Setting
 from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
@@ -520,6 +520,12 @@ def test_a_third_partys_platform_has_its_own_kernel_where_both_sides_tell_anothe
     assert {each.kind for each in accelerated.differences} == {"explained"}
 
 
+def test_dockers_containers_of_gvisors_have_its_kernel_and_no_others() -> None:
+    for runtime, kind in (("runsc", "explained"), ("crun", "flagged")):
+        arm = DOCKER.model_copy(update={"settings": {"runtime": runtime}})
+        assert differences(arm, told(kernel="4.4.0"))["kernel"].kind == kind
+
+
 def test_what_one_side_does_not_tell_is_neither() -> None:
     one = differences(DOCKER, told(seccomp=None))["seccomp"]
     assert (one.kind, one.native, one.here) == ("untold", "off", None)
@@ -691,7 +697,7 @@ def test_dockers_settings_are_in_the_labels() -> None:
 
 def test_a_daemon_without_a_proxy_is_another_one(tmp_path: Path) -> None:
     lab = cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12"))
-    usual, without = (Daemon(lab, tmp_path, 0, userland_proxy=proxy) for proxy in (True, False))
+    usual, without = (Daemon(lab, tmp_path, 0, Setting(userland_proxy=proxy)) for proxy in (True, False))
     assert usual.directory != without.directory
     assert usual.cgroup != without.cgroup
     assert "--userland-proxy=false" in without._argv(tmp_path / "config")

@@ -8,7 +8,7 @@ from typing import Any
 
 from virtoll.aggressors.base import Aggressor
 from virtoll.errors import Problem
-from virtoll.features import Features
+from virtoll.features import Features, variant
 from virtoll.instruments.base import Instrument
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
@@ -58,11 +58,15 @@ def refused() -> list[Problem]:
 
 
 def features() -> dict[str, Features]:
-    """What each platform supports, as its class states it.
+    """What each platform supports, as its class states it; behind it, what it does where a setting makes another of it.
 
     What a class inherits is said of another platform, and not taken over.
     """
-    return {name: vars(cls).get("features", {}) for name, cls in platforms().items()}
+    stated: dict[str, Features] = {}
+    for name, cls in platforms().items():
+        stated[name] = vars(cls).get("features", {})
+        stated |= {variant(name, value): other for value, other in vars(cls).get("variants", {}).items()}
+    return stated
 
 
 def catalogue() -> Catalogue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +121,7 @@ class Platform(Part):
     caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
+    variants: ClassVar[Mapping[str, Features]] = {}  # what, where a setting has this value
     Settings: ClassVar[type[Any]] = Options
 
     @property
