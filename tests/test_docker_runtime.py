@@ -166,6 +166,12 @@ def test_its_version_is_noted_beside_dockers(monkeypatch: pytest.MonkeyPatch) ->
     assert made("crun").versions(There()) == {**own, "crun": "crun 9"}
 
 
+def test_a_filter_that_a_sentry_does_not_have_cannot_be_switched_off() -> None:
+    for runtime, refused in (("runsc", 1), ("crun", 0)):
+        found = Docker(DockerSettings(seccomp="unconfined", runtime=runtime)).check(LocalHost())
+        assert len([one for one in found if "changes nothing" in one.what and "leave it out" in one.remedy]) == refused
+
+
 # -- gVisor's ------------------------------------------------------------------------------------------------------
 
 

@@ -68,7 +68,7 @@ class Docker(Platform):
     """Containers of the Docker Engine."""
 
     name: ClassVar[str] = "docker"
-    summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
+    summary: ClassVar[str] = "what most deploy today: a Docker Engine container (runc; crun or runsc by a setting)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     features: ClassVar[Features] = {
@@ -98,6 +98,9 @@ class Docker(Platform):
         problems = containers_need(host, *_COMMANDS)
         if problem := docker_runtime.problem(host, self.settings.runtime):
             problems.append(problem)
+        if self._is_sentry and self.settings.seccomp != "default":
+            what = 'seccomp = "unconfined" changes nothing with runtime = "runsc"'
+            problems.append(Problem(what, self.name, "leave it out: the Sentry has a filter of its own, not Docker's"))
         if not XTABLES.is_file():
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
         return problems + _disk_problems(host)
