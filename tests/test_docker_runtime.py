@@ -26,6 +26,7 @@ from virtoll.platforms import bundle, docker, docker_runtime, dockerd, gvisor, m
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.dockerd import AS_IT_COMES, Daemon, Setting
 from virtoll.platforms.groups import Groups
+from virtoll.run.readiness import Readiness
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 
@@ -206,6 +207,11 @@ def test_a_sentry_in_a_network_that_is_wired_later_is_refused_when_the_study_is_
         labels(network, "runsc")
     assert f"docker with these settings cannot be attached in mode {network!r}: it takes published" in str(raised.value)
     assert labels(network, "crun")[-1] == f"docker+{network} (runtime crun)"
+
+
+def test_a_pair_that_no_study_names_is_not_ready() -> None:
+    (problem,) = Readiness(LocalHost())._of_mode(made("runsc"), "routed")
+    assert "docker with these settings cannot be attached" in problem.what
 
 
 def test_the_runtime_is_in_the_label() -> None:

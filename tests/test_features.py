@@ -43,7 +43,7 @@ def test_an_audit_knows_the_same_kernels() -> None:
     ours = [name for name, cls in platforms().items() if cls.__module__.startswith("virtoll.")]
     answers = {name: supported(features()[name], "own-kernel").answer == "yes" for name in ours}
     assert answers == {name: _HAS_OWN_KERNEL[name] for name in answers}
-    made = {(name, value) for name in ours for value in platforms()[name].variants}
+    made = {(name, value) for name in ours for value in platforms()[name].variants if not answers[name]}
     own = {one for one in made if supported(features()[variant(*one)], "own-kernel").answer == "yes"}
     assert own == _MADE_BY_SETTINGS
 

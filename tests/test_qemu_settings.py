@@ -14,8 +14,9 @@ import pytest
 
 import contract
 from test_platforms_vms import KERNEL, TAP, USER, monitor_pid
-from virtoll.catalogue import catalogue
+from virtoll.catalogue import catalogue, features
 from virtoll.errors import CommandError, PlatformError, Problem, StudyError
+from virtoll.features import of_arm
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup
 from virtoll.hosts.local import LocalHost
@@ -84,6 +85,14 @@ def test_a_machine_that_this_qemu_lacks_is_told_beforehand() -> None:
     assert problems(usual, machine="pc") == []
     assert usual.asked == [], "nothing is asked for what every QEMU has"
     assert problems(Told(code=124), machine="q35") == [], "where it does not answer, the first trial says why"
+
+
+def test_a_microvm_is_not_said_to_do_what_a_pc_does() -> None:
+    for name in ("kvm", "qemu-tcg"):
+        pc, microvm = features()[name], features()[f"{name}:microvm"]
+        assert {word for word in pc if pc[word] != microvm[word]} == {"other-systems", "live-migration", "resize"}
+        assert of_arm(features(), name, {"machine": "microvm"}) == (f"{name}:microvm", microvm)
+        assert of_arm(features(), name, {"machine": "q35"}) == (name, pc)
 
 
 def test_kvm_is_tried_with_the_machine_that_is_asked_for(tmp_path: Path) -> None:
@@ -204,6 +213,12 @@ def test_vhost_without_a_tap_is_refused_when_the_study_is_read() -> None:
     assert "s.toml:8" in str(raised.value)
     assert labels("routed", "true")[-1] == "kvm+routed (vhost)"
     assert labels("usernet", "false")[-1] == "kvm+usernet"
+
+
+def test_vhost_without_a_tap_is_refused_by_the_driver_too(tmp_path: Path) -> None:
+    wanted = QemuTcg(QemuSettings(vhost=True)).deploy(cast(Any, None), cast(Any, None), Limits(), USER, tmp_path)
+    with pytest.raises(PlatformError, match="choose a network mode that offers tap"), wanted:
+        pass
 
 
 class Group:
