@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
@@ -99,21 +99,6 @@ class Qemu(Booted):
             agent = booted(machine, agent_ours)
             stack.callback(agent.close)
             configure(agent, limits, "eth0", attachment)
-            facts = {
-                "accelerator": self.accelerator,
-                "qemu": version,
-                "cpu_model": CPU_MODEL[self.accelerator],
-                "machine_type": guest.machine,
-                "disk_cache": guest.disk_cache,
-                "disk_io": guest.disk_io,
-                "network_backend": "vhost-net" if guest.vhost else "QEMU",
-                "vhost_threads": sorted(carriers.values()),
-                "kernel": guest.kernel.version,
-                "kernel_digest": guest.kernel.digest,
-                "memory_overhead_bytes": self.overhead_bytes,
-                "argv": argv,
-                "disk_limit": disk.DISK_LIMIT,
-            }
             with explained(machine):
                 yield Instance(
                     self.name,
@@ -121,12 +106,29 @@ class Qemu(Booted):
                     attachment,
                     machine.accounting,
                     limits,
-                    facts,
+                    self._facts(guest, argv, version, carriers),
                     machine.is_running,
                     image,
                     machine.stopped,
                     takes_hosts_tasks=False,
                 )
+
+    def _facts(self, guest: Guest, argv: list[str], version: str, carriers: Mapping[int, str]) -> dict[str, Any]:
+        return {
+            "accelerator": guest.accelerator,
+            "qemu": version,
+            "cpu_model": CPU_MODEL[guest.accelerator],
+            "machine_type": guest.machine,
+            "disk_cache": guest.disk_cache,
+            "disk_io": guest.disk_io,
+            "network_backend": "vhost-net" if guest.vhost else "QEMU",
+            "vhost_threads": sorted(carriers.values()),
+            "kernel": guest.kernel.version,
+            "kernel_digest": guest.kernel.digest,
+            "memory_overhead_bytes": self.overhead_bytes,
+            "argv": argv,
+            "disk_limit": disk.DISK_LIMIT,
+        }
 
     def _release(
         self, machine: Machine, connection: socket.socket, limits: Limits, helpers: frozenset[int]
