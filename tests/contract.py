@@ -129,7 +129,7 @@ def deployed(
     """
     lab = replace(lab, slot=slot)
     mode: type[NetworkMode] = network_modes()[network or platform.default_network]
-    kind = common_kind(platform.name, platform.kinds, mode)
+    kind = platform.kind_in(mode)
     assert not isinstance(kind, Problem), kind
     keyrings.join_new_session()
     with ExitStack() as stack:

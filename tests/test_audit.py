@@ -21,7 +21,7 @@ from virtoll.errors import AgentError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.docker import Docker, DockerSettings
-from virtoll.platforms.dockerd import Daemon
+from virtoll.platforms.dockerd import Daemon, Setting
 from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
@@ -237,8 +237,16 @@ def test_what_cannot_be_read_is_missing_with_the_reason_and_never_a_default(tmp_
     assert "No such file" in told.missing["congestion_control"]
     assert told.missing["clock_source"] == "the instance does not tell"
     assert "ethtool" in told.missing["offloads"]
-    assert told.missing["accelerator"] == "double names none"
+    assert told.missing["accelerator"] == told.missing["machine_type"] == "double names none"
     assert {"cpu_quota", "memory_limit", "host.seccomp"} <= told.missing.keys(), "there is no such group"
+
+
+def test_what_an_arms_settings_made_is_told_by_its_driver(tmp_path: Path) -> None:
+    made: dict[str, Any] = {"machine_type": "q35", "disk_cache": "none", "disk_io": "io_uring"}
+    made |= {"network_backend": "vhost-net", "oci_runtime": "crun"}
+    (told,) = audits(tmp_path, instance(FILES, **made), trial())
+    assert told is not None
+    assert made.items() <= told.found.items()
 
 
 def test_where_no_module_labels_processes_that_is_the_reason(tmp_path: Path) -> None:
@@ -512,10 +520,23 @@ def test_a_third_partys_platform_has_its_own_kernel_where_both_sides_tell_anothe
     assert {each.kind for each in accelerated.differences} == {"explained"}
 
 
+def test_dockers_containers_of_gvisors_have_its_kernel_and_no_others() -> None:
+    for runtime, kind in (("runsc", "explained"), ("crun", "flagged")):
+        arm = DOCKER.model_copy(update={"settings": {"runtime": runtime}})
+        assert differences(arm, told(kernel="4.4.0"))["kernel"].kind == kind
+
+
 def test_what_one_side_does_not_tell_is_neither() -> None:
     one = differences(DOCKER, told(seccomp=None))["seccomp"]
     assert (one.kind, one.native, one.here) == ("untold", "off", None)
     assert one.why == "docker+routed: cannot read: Permission denied"
+
+
+@pytest.mark.parametrize("key", ["machine_type", "disk_cache", "disk_io", "network_backend", "oci_runtime"])
+def test_what_an_arm_was_set_to_is_no_unfairness(key: str) -> None:
+    one = differences(KVM, told(**{key: "x"}))[key]
+    assert (one.kind, one.native, one.here) == ("explained", None, "x")
+    assert "as the arm's settings say" in one.why
 
 
 def test_a_key_that_nobody_has_judged_is_flagged() -> None:
@@ -676,7 +697,7 @@ def test_dockers_settings_are_in_the_labels() -> None:
 
 def test_a_daemon_without_a_proxy_is_another_one(tmp_path: Path) -> None:
     lab = cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12"))
-    usual, without = (Daemon(lab, tmp_path, 0, userland_proxy=proxy) for proxy in (True, False))
+    usual, without = (Daemon(lab, tmp_path, 0, Setting(userland_proxy=proxy)) for proxy in (True, False))
     assert usual.directory != without.directory
     assert usual.cgroup != without.cgroup
     assert "--userland-proxy=false" in without._argv(tmp_path / "config")

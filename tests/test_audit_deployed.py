@@ -50,10 +50,15 @@ PLATFORMS: dict[str, Platform] = {
 MAY_BE_UNTOLD = {
     "accelerator",
     "clock_source",
+    "disk_cache",
+    "disk_io",
     "host.speculation_store_bypass",
     "huge_pages",
     "huge_pages_defrag",
     "lsm_label",
+    "machine_type",
+    "network_backend",
+    "oci_runtime",
     "offloads",
     "seccomp",
     "speculation_indirect_branch",
@@ -114,6 +119,7 @@ def test_what_holds_is_told_on_every_platform(place: Place, tmp_path: Path) -> N
         assert told.found["seccomp"] == "filter"
     if place.platform.name == "qemu-tcg":
         assert told.found["accelerator"] == "tcg"
+        assert (told.found["machine_type"], told.found["disk_io"]) == ("pc", "threads")
         assert told.found["offloads"]
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from synthetic import DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll import catalogue
-from virtoll.analysis.audit import _HAS_OWN_KERNEL
+from virtoll.analysis.audit import _HAS_OWN_KERNEL, _MADE_BY_SETTINGS
 from virtoll.catalogue import features
 from virtoll.cli import main
-from virtoll.features import FEATURES, UNKNOWN, supported
+from virtoll.features import FEATURES, UNKNOWN, supported, variant
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm
 from virtoll.report.build import report_of
@@ -43,6 +43,9 @@ def test_an_audit_knows_the_same_kernels() -> None:
     ours = [name for name, cls in platforms().items() if cls.__module__.startswith("virtoll.")]
     answers = {name: supported(features()[name], "own-kernel").answer == "yes" for name in ours}
     assert answers == {name: _HAS_OWN_KERNEL[name] for name in answers}
+    made = {(name, value) for name in ours for value in platforms()[name].variants if not answers[name]}
+    own = {one for one in made if supported(features()[variant(*one)], "own-kernel").answer == "yes"}
+    assert own == _MADE_BY_SETTINGS
 
 
 def test_a_class_that_states_nothing_is_unknown() -> None:
@@ -111,6 +114,18 @@ def test_a_report_has_those_of_its_arms(tmp_path: Path) -> None:
     answers = {head: cell.text for head, cell in zip(table.heads, row, strict=True)}
     assert (answers["docker"], answers["lxc"], answers["uml"]) == ("partly", "partly", "no")
     assert "docs.docker.com" in table.notes[0]
+
+
+def test_an_arm_that_its_settings_make_another_of_has_a_column_of_its_own(tmp_path: Path) -> None:
+    sentry = DOCKER.model_copy(update={"label": "docker+published (runtime runsc)", "settings": {"runtime": "runsc"}})
+    crun = DOCKER.model_copy(update={"label": "docker+routed (runtime crun)", "settings": {"runtime": "crun"}})
+    arms = (NATIVE, DOCKER, crun, sentry)
+    made = write_run(tmp_path / "r", Recipe(arms=arms, truth={arm.label: 1.0 for arm in arms}, blocks=2, bulk=False))
+    (table,) = FeaturesSection().tables(replace(find(made), features=features()))
+    assert set(table.heads) == {"", "native", "docker", "docker:runsc"}
+    (row,) = [row for row in table.rows if row[0].detail == "own-kernel"]
+    answers = {head: cell.text for head, cell in zip(table.heads[1:], row[1:], strict=True)}
+    assert answers == {"native": "no", "docker": "no", "docker:runsc": "yes"}
 
 
 def replace_platform(name: str) -> Arm:

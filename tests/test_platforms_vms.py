@@ -38,8 +38,9 @@ from virtoll.platforms.cloud_hypervisor import CloudHypervisor
 from virtoll.platforms.firecracker import Firecracker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
-from virtoll.platforms.qemu import Qemu, QemuSettings
+from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import DiskCache, Guest, command_line
+from virtoll.platforms.qemu_settings import QemuSettings
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml

@@ -67,9 +67,9 @@ class NoSettings:
 
 CATALOGUE = Catalogue(
     platforms={
-        "native": PlatformEntry(NoSettings, "host", {"routed": "native has no link of its own"}),
-        "docker": PlatformEntry(NoSettings, "routed", {}),
-        "lxc": PlatformEntry(LxcSettings, "routed", {}),
+        "native": PlatformEntry(NoSettings, "host", lambda _: {"routed": "native has no link of its own"}),
+        "docker": PlatformEntry(NoSettings, "routed", lambda _: {}),
+        "lxc": PlatformEntry(LxcSettings, "routed", lambda _: {}),
     },
     services={"squid": ServiceEntry(ProxySettings, Http, (Http,)), "nginx": ServiceEntry(NoSettings, None, (Http,))},
     loads={"http": HttpSettings},

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from virtoll.aggressors.base import Aggressor
 from virtoll.errors import Problem
-from virtoll.features import Features
+from virtoll.features import Features, variant
 from virtoll.instruments.base import Instrument
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
-from virtoll.networks.base import NetworkMode, common_kind, network_modes
+from virtoll.networks.base import NetworkMode, network_modes
 from virtoll.platforms.base import Platform, platforms
 from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
@@ -56,17 +58,21 @@ def refused() -> list[Problem]:
 
 
 def features() -> dict[str, Features]:
-    """What each platform supports, as its class states it.
+    """What each platform supports, as its class states it; behind it, what it does where a setting makes another of it.
 
     What a class inherits is said of another platform, and not taken over.
     """
-    return {name: vars(cls).get("features", {}) for name, cls in platforms().items()}
+    stated: dict[str, Features] = {}
+    for name, cls in platforms().items():
+        stated[name] = vars(cls).get("features", {})
+        stated |= {variant(name, value): other for value, other in vars(cls).get("variants", {}).items()}
+    return stated
 
 
 def catalogue() -> Catalogue:
     """Everything a study file may name, with its settings."""
     return Catalogue(
-        platforms={name: _entry(name, cls) for name, cls in platforms().items()},
+        platforms={name: _entry(cls) for name, cls in platforms().items()},
         services={name: ServiceEntry(cls.Settings, cls.needs, cls.offered) for name, cls in services().items()},
         loads={name: cls.Settings for name, cls in loads().items()},
         probes={name: cls.Settings for name, cls in probes().items()},
@@ -85,10 +91,12 @@ def catalogue() -> Catalogue:
     )
 
 
-def _entry(name: str, cls: type[Platform]) -> PlatformEntry:
-    refuses = {}
-    for mode_name, mode in network_modes().items():
-        kind = common_kind(name, cls.kinds, mode)
-        if isinstance(kind, Problem):
-            refuses[mode_name] = kind.what
-    return PlatformEntry(cls.Settings, cls.default_network, refuses, cls.most_vcpus)
+def _entry(cls: type[Platform]) -> PlatformEntry:
+    return PlatformEntry(cls.Settings, cls.default_network, partial(_refused, cls), cls.most_vcpus)
+
+
+def _refused(cls: type[Platform], settings: Mapping[str, Any]) -> dict[str, str]:
+    """The network modes in which a platform with these settings cannot be attached, and why."""
+    platform = cls(cls.Settings(**settings))
+    kinds = {name: platform.kind_in(mode) for name, mode in network_modes().items()}
+    return {name: kind.what for name, kind in kinds.items() if isinstance(kind, Problem)}

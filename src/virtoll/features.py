@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Answer = Literal["yes", "partly", "no", "unknown"]
 
@@ -84,6 +84,23 @@ def no(why: str, source: str) -> Support:
 
 
 UNKNOWN = Support("unknown", "nothing was found that documents it", "")
+
+
+def variant(platform: str, value: object) -> str:
+    """What a platform is called of which a setting's value makes another: ``docker:runsc``."""
+    return f"{platform}:{value}"
+
+
+def is_variant(name: str) -> bool:
+    """Whether a name is one of these: no platform's has a colon."""
+    return ":" in name
+
+
+def of_arm(stated: Mapping[str, Features], platform: str, settings: Mapping[str, Any]) -> tuple[str, Features]:
+    """What is stated of an arm's platform with its settings, and under which name."""
+    names = (variant(platform, value) for value in settings.values())
+    name = next((name for name in names if name in stated), platform)
+    return name, stated.get(name, {})
 
 
 def supported(features: Features, name: str) -> Support:

@@ -29,6 +29,11 @@ TITLES = {
     "kernel": "Kernel",
     "boot_arguments": "Boot arguments",
     "accelerator": "Accelerator",
+    "machine_type": "Machine type",
+    "disk_cache": "Disk cache",
+    "disk_io": "Disk input and output",
+    "network_backend": "Network backend",
+    "oci_runtime": "Container runtime",
     "clock_source": "Clock source",
     "libc": "C library",
     "workers": "Workers started",
@@ -85,6 +90,11 @@ _RULES = {
     "kernel": Rule("the host ran another kernel", "run all arms again under one kernel"),
     "boot_arguments": Rule("the host was booted otherwise", "run all arms again after one boot"),
     "accelerator": Rule("it is what this platform is measured for"),
+    "machine_type": Rule("the computer that its monitor makes, as the arm's settings say"),
+    "disk_cache": Rule("how its disk uses the host's memory, as the arm's settings say"),
+    "disk_io": Rule("how its monitor asks for the disk, as the arm's settings say"),
+    "network_backend": Rule("who hands its packets on, as the arm's settings say"),
+    "oci_runtime": Rule("who makes the container, as the arm's settings say"),
     "clock_source": Rule("reading the clock costs more or less", "set clocksource= in the boot arguments"),
     "libc": Rule("another C library is another program", "give all arms one image"),
     "workers": Rule(
@@ -165,6 +175,8 @@ _HAS_OWN_KERNEL = {
     **dict.fromkeys(("gvisor", "kvm", "firecracker", "cloud-hypervisor", "qemu-tcg", "ssh", "uml"), True),
     **dict.fromkeys(("xen-hvm", "xen-pv", "xen-pvh"), True),
 }
+# Where a setting's value gives one to a platform that has none.
+_MADE_BY_SETTINGS = {("docker", "runsc")}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "kernel": Rule("a kernel of its own is what such a platform is"),
@@ -283,6 +295,8 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
 
 def _has_own_kernel(arm: Arm, native: Audit, here: Audit) -> bool:
     """Of a third party's platform by its accelerator, which the driver names, or by kernels that both sides tell."""
+    if any((arm.platform, value) in _MADE_BY_SETTINGS for value in arm.settings.values()):
+        return True
     known = _HAS_OWN_KERNEL.get(arm.platform)
     if known is not None:
         return known

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
+_KTHREADD = 2  # the process that starts all of the kernel's threads
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -52,3 +55,16 @@ def processes() -> Iterator[Process]:
 def in_session(session: int) -> list[Process]:
     """The living processes of a session."""
     return [one for one in processes() if one.session == session and not one.is_dead]
+
+
+def kernel_threads(named: re.Pattern[str], proc: Path = _PROC) -> dict[int, str]:
+    """The kernel's threads whose names begin so, by number."""
+    found = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError):
+                name = (entry / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+                if named.match(name) and int(stat.rpartition(")")[2].split()[1]) == _KTHREADD:
+                    found[int(entry.name)] = name
+    return found

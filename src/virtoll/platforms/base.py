@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
-from virtoll.networks.base import Attachment, Kind
+from virtoll.networks.base import Attachment, Kind, NetworkMode, common_kind
 from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
 
@@ -121,7 +121,18 @@ class Platform(Part):
     caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
+    variants: ClassVar[Mapping[str, Features]] = {}  # what, where a setting has this value
     Settings: ClassVar[type[Any]] = Options
+
+    @property
+    def attached_as(self) -> tuple[Kind, ...]:
+        """Those of `kinds` that it takes with its settings."""
+        return self.kinds
+
+    def kind_in(self, mode: type[NetworkMode]) -> Kind | Problem:
+        """The kind of attachment for it in a network mode, or why the pair is impossible."""
+        kinds = self.attached_as
+        return common_kind(self.name if kinds == self.kinds else f"{self.name} with these settings", kinds, mode)
 
     @abstractmethod
     def check(self, host: Host) -> list[Problem]:

@@ -108,7 +108,7 @@ def version(host: Host, program: str, *options: str, env: Mapping[str, str] | No
 
 
 def runtime_version(host: Host, runtime: str) -> str:
-    """That of runc or crun: without a root crun would make a directory /run/crun and leave it."""
+    """That of an OCI runtime: without a root crun would make a directory /run/crun and leave it."""
     return version(host, runtime, "--root=/run")
 
 
@@ -121,11 +121,8 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
 
 
 _APART = f"""
-{mounts.FORGET}
-forget_others "$1" "$2"; covered=$3 without=$4; shift 4
-while read -r _ point kind _; do
-    [ "$kind" != "$without" ] || umount --lazy "$(printf %b "$point")"
-done </proc/self/mounts
+{mounts.FORGET}{mounts.HIDE}
+forget_others "$1" "$2"; hide "$4"; covered=$3; shift 4
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
 exec "$@"
 """

@@ -8,7 +8,7 @@ helpers'. dockerd and containerd themselves, which do nothing while a container 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,17 +17,18 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
-from virtoll.features import Features, partly
+from virtoll.features import UNKNOWN, Features, partly
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import veth
+from virtoll.platforms import bundle, docker_runtime, veth
 from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.dockerd import XTABLES, Daemon, running
+from virtoll.platforms.dockerd import XTABLES, Daemon, Setting, running
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.gvisor import Gvisor, host_processes, platform_by_itself
 from virtoll.platforms.inside import MASKED, PROC_UNLISTED, in_proc
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
@@ -54,17 +55,20 @@ _CHECKPOINT = "docs.docker.com/reference/cli/docker/checkpoint"
 class DockerSettings:
     """``seccomp``: Docker's *default* filter of system calls, or none (*unconfined*). ``userland_proxy``: whether the
     daemon starts a docker-proxy for each published port, as it does by default; in other network modes there is none.
+    ``runtime``: what makes the container, a program in the PATH by the name that Docker is told of it: *runc*, Docker's
+    own, *crun*, *runsc* (gVisor, of the network mode *published* alone), or another that takes runc's commands.
     """
 
     seccomp: Literal["default", "unconfined"] = "default"
     userland_proxy: bool = True
+    runtime: str = docker_runtime.USUAL
 
 
 class Docker(Platform):
     """Containers of the Docker Engine."""
 
     name: ClassVar[str] = "docker"
-    summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
+    summary: ClassVar[str] = "what most deploy today: a Docker Engine container (runc; crun or runsc by a setting)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     features: ClassVar[Features] = {
@@ -72,12 +76,31 @@ class Docker(Platform):
         "live-migration": partly("a checkpoint can be carried over; Docker calls it experimental", _CHECKPOINT),
         "checkpoint": partly("by CRIU; Docker calls it experimental", _CHECKPOINT),
     }
+    variants: ClassVar[Mapping[str, Features]] = {docker_runtime.SENTRY: {**Gvisor.features, "checkpoint": UNKNOWN}}
     Settings: ClassVar[type[DockerSettings]] = DockerSettings
     settings: DockerSettings
+
+    @property
+    def attached_as(self) -> tuple[Kind, ...]:
+        """A Sentry's network is there before it starts, and of Docker's networks that is Docker's own."""
+        return ("published",) if self._is_sentry else self.kinds
+
+    @property
+    def _is_sentry(self) -> bool:
+        return self.settings.runtime == docker_runtime.SENTRY
+
+    @property
+    def _daemons(self) -> Setting:
+        return Setting(self.settings.userland_proxy, self.settings.runtime)
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
         problems = containers_need(host, *_COMMANDS)
+        if problem := docker_runtime.problem(host, self.settings.runtime):
+            problems.append(problem)
+        if self._is_sentry and self.settings.seccomp != "default":
+            what = 'seccomp = "unconfined" changes nothing with runtime = "runsc"'
+            problems.append(Problem(what, self.name, "leave it out: the Sentry has a filter of its own, not Docker's"))
         if not XTABLES.is_file():
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
         return problems + _disk_problems(host)
@@ -85,10 +108,15 @@ class Docker(Platform):
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the session's daemon imports the image and keeps it."""
 
+    def versions(self, host: Host) -> dict[str, str]:
+        """Docker's, and that of a runtime which is not its own."""
+        own, runtime = super().versions(host), self.settings.runtime
+        return own if runtime in own else {**own, runtime: bundle.runtime_version(host, runtime)}
+
     @contextmanager
     def session(self, lab: Lab, image: Image) -> Iterator[None]:
-        """A private dockerd with the image in it; one of its own for arms without a userland proxy."""
-        with running(lab, userland_proxy=self.settings.userland_proxy) as daemon:
+        """A private dockerd with the image in it; one of its own for arms without a userland proxy, or runc."""
+        with running(lab, self._daemons) as daemon:
             daemon.import_image(image)
             yield
 
@@ -99,10 +127,11 @@ class Docker(Platform):
         """See `Platform.deploy`."""
         refuse_kind(self, attachment)
         with ExitStack() as stack:
-            daemon = stack.enter_context(running(lab, userland_proxy=self.settings.userland_proxy))
+            daemon = stack.enter_context(running(lab, self._daemons))
             daemon.ensure()
             tag = daemon.import_image(image)
-            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            processes = host_processes(limits) if self._is_sentry else limits.pids
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits, payload_pids=processes))
             specification = self._specification(tag, groups, limits, attachment)
             rules = stack.enter_context(ExitStack())  # of the firewall: withdrawn when the container uses none
             with ThreadPoolExecutor() as beside:  # who waits for the kernel and a disk need not wait for each other
@@ -129,13 +158,20 @@ class Docker(Platform):
                 facts={
                     "docker": daemon.versions,
                     "dockerd": daemon.command,
+                    "oci_runtime": self.settings.runtime,
+                    **self._system_calls(lab.host),
                     "container": specification,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
                 image=image,
+                counts_cpu_time=not self._is_sentry,
             )
+
+    def _system_calls(self, host: Host) -> dict[str, str]:
+        """How a Sentry is told of them, which is its own choice here, where it says so."""
+        return {"accelerator": told} if self._is_sentry and (told := platform_by_itself(host)) else {}
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:
         """The container as the API's create call takes it. The CPU quota is the group's, as on every platform."""
@@ -157,13 +193,20 @@ class Docker(Platform):
                 "CpusetCpus": ",".join(str(cpu) for cpu in sorted(groups.cpus)),
                 "Memory": limits.memory_bytes,
                 "MemorySwap": limits.memory_bytes,
-                "PidsLimit": limits.pids,
+                **self._processes(limits),
                 "ShmSize": limits.memory_bytes,
                 "LogConfig": {"Type": "none"},
                 "SecurityOpt": ["seccomp=unconfined"] if self.settings.seccomp == "unconfined" else [],
                 **_masked(),
+                **({} if self.settings.runtime == docker_runtime.USUAL else {"Runtime": self.settings.runtime}),
             },
         }
+
+    def _processes(self, limits: Limits) -> dict[str, Any]:
+        """The limit of processes: of the container's group; a Sentry's many threads are there, and it counts inside."""
+        if self._is_sentry:
+            return {"Ulimits": [{"Name": "nproc", "Soft": limits.pids, "Hard": limits.pids}]}
+        return {"PidsLimit": limits.pids}
 
 
 def _disk_problems(host: Host) -> list[Problem]:

@@ -6,9 +6,9 @@
   dockerd writes its state (keys, sockets, pid and lock files) nowhere on the machine; a new one finds nothing stale.
 - Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
   those of Docker's other network modes, must not pass them.
-- The userland proxy is a setting of the daemon, not of a container: arms with and arms without have one each. Both know
-  the same bridge; of two arms that are measured one after the other only one has containers, and those that stand
-  beside each other have a lab each.
+- The userland proxy is a setting of the daemon, not of a container, and so are the runtimes that it knows: arms that
+  differ in them have one each. All know the same bridge; of two arms that are measured one after the other only one
+  has containers, and those that stand beside each other have a lab each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from virtoll.errors import HostError, PlatformError
 from virtoll.hosts import private
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.cgroup import Cgroup, hierarchies, owned
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.images import forms, layer
@@ -33,7 +33,7 @@ from virtoll.images.base import Image
 from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab import tables
 from virtoll.lab.base import Lab
-from virtoll.platforms import mounts
+from virtoll.platforms import bundle, docker_runtime, mounts
 from virtoll.platforms.engine import Engine
 from virtoll.platforms.stdio import tail
 
@@ -50,8 +50,8 @@ _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 _TABLES = ("nat", "filter", "raw", "mangle")
 
 _COVER = f"""
-{mounts.FORGET}
-forget_others "$1" "$2"; shift 2
+{mounts.FORGET}{mounts.HIDE}
+forget_others "$1" "$2"; hide "$3"; shift 3
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/etc/upper /run/etc/work
 mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work etc /etc
@@ -63,13 +63,30 @@ mount -t overlay -o lowerdir=/opt,upperdir=/run/opt/upper,workdir=/run/opt/work 
 """
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What is a daemon's, and not a container's."""
+
+    userland_proxy: bool = True
+    runtime: str = docker_runtime.USUAL
+
+    @property
+    def suffix(self) -> str:
+        """What tells such a daemon's directory and control group from others'."""
+        proxy = "" if self.userland_proxy else "-noproxy"
+        return proxy + ("" if self.runtime == docker_runtime.USUAL else f"-{self.runtime}")
+
+
+AS_IT_COMES = Setting()
+
+
 class Daemon:
     """A running private dockerd; `running` starts it, and `ensure` starts it again when it was killed."""
 
-    def __init__(self, lab: Lab, data_root: Path, lock: int, *, userland_proxy: bool = True) -> None:
+    def __init__(self, lab: Lab, data_root: Path, lock: int, setting: Setting = AS_IT_COMES) -> None:
         self.lab = lab
-        self.userland_proxy = userland_proxy
-        suffix = "" if userland_proxy else "-noproxy"
+        self.setting = setting
+        suffix = setting.suffix
         self.directory = lab.directory / f"docker{suffix}"
         self.cgroup = f"{lab.cgroup}/dockerd{suffix}"
         self.engine = Engine(self.directory / "sock")
@@ -202,7 +219,7 @@ class Daemon:
         entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
-                [*entered, *mounts.kept(self.directory / "none"), *self.command],
+                [*entered, *mounts.kept(self.directory / "none"), self._hidden(), *self.command],
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},
@@ -233,8 +250,20 @@ class Daemon:
             f"--bip={BRIDGE}",
             "--ip6tables=false",
             "--log-level=warn",
-            *([] if self.userland_proxy else ["--userland-proxy=false"]),
+            *([] if self.setting.userland_proxy else ["--userland-proxy=false"]),
+            *self._runtime(),
         ]
+
+    def _runtime(self) -> list[str]:
+        """What the daemon is told of a runtime that it does not come with."""
+        name = self.setting.runtime
+        if name == docker_runtime.USUAL:
+            return []
+        return [f"--add-runtime={name}={docker_runtime.program(name, self._tools, hierarchies().directories(''))}"]
+
+    def _hidden(self) -> str:
+        """The kind of file system that it is started without, for its runtime's sake, if any."""
+        return bundle.hidden_from(self.setting.runtime, hierarchies().version)
 
     def _await(self, log: Path) -> None:
         """Return when it answers; note what versions it is made of."""
@@ -275,16 +304,16 @@ class _Shared:
     users: int = 0
 
 
-_shared: dict[tuple[str, bool], _Shared] = {}  # by run, and whether it has a userland proxy
+_shared: dict[tuple[str, Setting], _Shared] = {}  # by run
 
 
 @contextmanager
-def running(lab: Lab, *, userland_proxy: bool = True) -> Iterator[Daemon]:
+def running(lab: Lab, setting: Setting = AS_IT_COMES) -> Iterator[Daemon]:
     """The run's daemon with this setting: started by who comes first, ended by who leaves last."""
-    key = (lab.run_tag, userland_proxy)
+    key = (lab.run_tag, setting)
     if key not in _shared:
         with ExitStack() as stack:
-            daemon = Daemon(lab, *stack.enter_context(_data_root()), userland_proxy=userland_proxy)
+            daemon = Daemon(lab, *stack.enter_context(_data_root()), setting)
             stack.callback(daemon.stop)
             daemon.ensure()
             _shared[key] = _Shared(daemon, stack.pop_all())

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.features import UNKNOWN, Features, partly, yes
 from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.programs import Stamp, stamp
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
@@ -39,7 +40,7 @@ from virtoll.study.limits import Limits
 
 _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
 # What runsc of 2022 tells the machine's own network by: a file here, which since Linux 6.9 each namespace has.
-_COVERED = ("/proc/sys/net",)
+COVERED = ("/proc/sys/net",)
 _DOCS = "gvisor.dev/docs/"
 _BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set system_calls = "ptrace"'
 
@@ -100,12 +101,12 @@ class Gvisor(Platform):
             root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
             netns = stack.enter_context(_namespace(lab, directory.name))
             groups = stack.enter_context(
-                instance_groups(lab, directory.name, limits, payload_pids=_host_processes(limits))
+                instance_groups(lab, directory.name, limits, payload_pids=host_processes(limits))
             )
             veth.move_to(host, attachment, netns)
             told = configuration(root, groups, limits, Path("/run/netns", netns))
             bundle.write(host, directory / "bundle", told)
-            argv = bundle.apart(root, self._run(directory, netns), covered=_COVERED)
+            argv = bundle.apart(root, self._run(directory, netns), covered=COVERED)
             log, confinement = directory / "runsc.log", Confinement(groups.payload.procs)
             agent, process = stack.enter_context(
                 agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
@@ -150,6 +151,20 @@ def platforms_offered(told: str) -> list[str]:
     return sorted(set(re.findall(r"\b(?:kvm|ptrace|systrap)\b", told)))
 
 
+_by_themselves: dict[Stamp | None, str] = {}  # by program
+
+
+def platform_by_itself(host: Host) -> str:
+    """The way of taking system calls that this runsc has where it is told none; "" where it does not say."""
+    key = stamp("runsc")
+    if key not in _by_themselves:
+        done = host.run(["runsc", "flags"], check=False)
+        told = (done.stdout + done.stderr).decode(errors="replace")
+        found = re.search(r"^ *-platform string\n.*\(default \"?(\w{1,30})\"?\)$", told, re.MULTILINE)
+        _by_themselves[key] = found[1] if found else ""
+    return _by_themselves[key]
+
+
 def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> dict[str, Any]:
     """The bundle: as any container's, with what the Sentry has, and without what the host's groups do."""
     told = bundle.configuration(root, groups, limits, netns)
@@ -160,7 +175,7 @@ def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> di
     return told
 
 
-def _host_processes(limits: Limits) -> int:
+def host_processes(limits: Limits) -> int:
     """Enough for the Sentry's threads, and for what stands for each process inside (seen: 482 for 63 idle ones)."""
     return 32 * limits.pids + 1000
 

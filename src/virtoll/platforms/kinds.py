@@ -57,3 +57,12 @@ MACHINE: Features = {
         "docs.kernel.org/admin-guide/mm/ksm.html",
     ),
 }
+
+# The same on QEMU's machine of that name, with PCI Express.
+_QEMU_MICROVM = "qemu.org/docs/master/system/i386/microvm.html"
+MICROVM: Features = {
+    **MACHINE,
+    "other-systems": partly("those whose kernel QEMU can load: no firmware of its boots a disk", _QEMU_MICROVM),
+    "live-migration": partly("to a QEMU of the same version", _QEMU_MICROVM),
+    "resize": partly("memory, by a balloon in the guest: nothing can be plugged in", _QEMU_MICROVM),
+}

@@ -19,6 +19,15 @@ forget_others() {
 }
 """
 
+# The same for a kind of file system, "" for none.
+HIDE = """
+hide() {
+    while read -r _ point kind _; do
+        [ "$kind" != "$1" ] || umount --lazy "$(printf %b "$point")"
+    done </proc/self/mounts
+}
+"""
+
 
 def kept(own: Path) -> tuple[str, str]:
     """The arguments of `forget_others`: what stays mounted, of an instance's directory (it need not be a mount), and

@@ -100,6 +100,7 @@ class Oci(Platform):
                     "runtime": self.versions(host),
                     "command": argv,
                     "bundle": told,
+                    "oci_runtime": self.settings.runtime,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
                 },

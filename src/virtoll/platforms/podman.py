@@ -127,6 +127,7 @@ class Podman(Platform):
                     "podman": self.versions(host),
                     "command": command,
                     "settings": variables,
+                    "oci_runtime": self.settings.runtime,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
                 },

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
@@ -16,36 +15,17 @@ from virtoll.images.base import Image
 from virtoll.images.kernel import VIRTIO, Devices
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import vhost
 from virtoll.platforms.base import Instance
 from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
-from virtoll.platforms.qemu_command import (
-    CPU_MODEL,
-    PAST_THE_HOSTS_CACHE,
-    Accelerator,
-    DiskCache,
-    DiskIo,
-    Guest,
-    command_line,
-)
+from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
+from virtoll.platforms.qemu_settings import QemuSettings, problems
 from virtoll.platforms.qmp import Qmp
+from virtoll.platforms.requirements import refuse_kind
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
 
 _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 64
-
-
-@dataclass(frozen=True)
-class QemuSettings:
-    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines).
-
-    ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
-    the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
-    same with each write synced; *unsafe* passes no sync on. *native* (Linux AIO) takes *none* or *directsync*.
-    """
-
-    kernel: str = ""
-    disk_cache: DiskCache = "writeback"
-    disk_io: DiskIo = "threads"
 
 
 class Qemu(Booted):
@@ -61,21 +41,23 @@ class Qemu(Booted):
         **FOR_A_DISK_AND_A_KERNEL,
     }
     Settings = QemuSettings
+    settings: QemuSettings
+
+    @property
+    def attached_as(self) -> tuple[Kind, ...]:
+        """vhost is of taps alone."""
+        return ("tap",) if self.settings.vhost else self.kinds
 
     def check(self, host: Host) -> list[Problem]:
-        """What anybody needs who boots a kernel, and settings that do not go together."""
-        if problems := super().check(host):
-            return problems
-        if self.settings.disk_io == "native" and self.settings.disk_cache not in PAST_THE_HOSTS_CACHE:
-            what = f'disk_io = "native" does not go with disk_cache = "{self.settings.disk_cache}"'
-            return [Problem(what, self.name, f"QEMU takes it with {' or '.join(PAST_THE_HOSTS_CACHE)}")]
-        return []
+        """What anybody needs who boots a kernel, and what the settings ask for."""
+        return super().check(host) or list(problems(host, self.settings, self.name))
 
     @contextmanager
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
     ) -> Iterator[Instance]:
         """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered."""
+        refuse_kind(self, attachment)
         base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
         with ExitStack() as stack:
@@ -89,6 +71,8 @@ class Qemu(Booted):
                 disk="disk.qcow2",
                 disk_cache=self.settings.disk_cache,
                 disk_io=self.settings.disk_io,
+                machine=self.settings.machine,
+                vhost=self.settings.vhost,
                 attachment=attachment,
                 qmp_fd=qmp_theirs.fileno(),
                 agent_fd=agent_theirs.fileno(),
@@ -111,20 +95,10 @@ class Qemu(Booted):
             qmp_theirs.close()
             agent_theirs.close()
             with explained(machine):
-                version = self._release(machine, qmp_ours, limits)
+                version, carriers = self._release(machine, qmp_ours, limits, lab.generator.cpus)
             agent = booted(machine, agent_ours)
             stack.callback(agent.close)
             configure(agent, limits, "eth0", attachment)
-            facts = {
-                "accelerator": self.accelerator,
-                "qemu": version,
-                "cpu_model": CPU_MODEL[self.accelerator],
-                "kernel": guest.kernel.version,
-                "kernel_digest": guest.kernel.digest,
-                "memory_overhead_bytes": self.overhead_bytes,
-                "argv": argv,
-                "disk_limit": disk.DISK_LIMIT,
-            }
             with explained(machine):
                 yield Instance(
                     self.name,
@@ -132,22 +106,45 @@ class Qemu(Booted):
                     attachment,
                     machine.accounting,
                     limits,
-                    facts,
+                    self._facts(guest, argv, version, carriers),
                     machine.is_running,
                     image,
                     machine.stopped,
                     takes_hosts_tasks=False,
                 )
 
-    def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:
-        """Prove the accelerator, place the vCPUs, let the guest run. Returns QEMU's version."""
+    def _facts(self, guest: Guest, argv: list[str], version: str, carriers: Mapping[int, str]) -> dict[str, Any]:
+        return {
+            "accelerator": guest.accelerator,
+            "qemu": version,
+            "cpu_model": CPU_MODEL[guest.accelerator],
+            "machine_type": guest.machine,
+            "disk_cache": guest.disk_cache,
+            "disk_io": guest.disk_io,
+            "network_backend": "vhost-net" if guest.vhost else "QEMU",
+            "vhost_threads": sorted(carriers.values()),
+            "kernel": guest.kernel.version,
+            "kernel_digest": guest.kernel.digest,
+            "memory_overhead_bytes": self.overhead_bytes,
+            "argv": argv,
+            "disk_limit": disk.DISK_LIMIT,
+        }
+
+    def _release(
+        self, machine: Machine, connection: socket.socket, limits: Limits, helpers: frozenset[int]
+    ) -> tuple[str, dict[int, str]]:
+        """Prove the accelerator, place the vCPUs and who carries packets (on CPUs ``helpers``, where these are others),
+        let the guest run. Returns QEMU's version and those carriers: the kernel's threads, by number.
+        """
         qmp = Qmp(connection)
         self._prove_accelerator(qmp)
+        carriers = vhost.take_in(machine.process.pid, machine.group) if self.settings.vhost else {}
         if limits.budget == "vcpus":
             pin([cpu["thread-id"] for cpu in qmp.execute("query-cpus-fast")], machine.cpus)
+            pin(list(carriers), helpers)
         version = qmp.execute("query-version")
         qmp.execute("cont")
-        return "{major}.{minor}.{micro} ".format(**version["qemu"]) + str(version["package"])
+        return "{major}.{minor}.{micro} ".format(**version["qemu"]) + str(version["package"]), carriers
 
     def _prove_accelerator(self, qmp: Qmp) -> None:
         kvm_enabled = bool(qmp.execute("query-kvm")["enabled"])

@@ -10,7 +10,8 @@ from virtoll.networks.base import Attachment
 
 Accelerator = Literal["kvm", "tcg"]
 DiskCache = Literal["writeback", "none", "writethrough", "directsync", "unsafe"]
-DiskIo = Literal["threads", "native"]
+DiskIo = Literal["threads", "native", "io_uring"]
+MachineType = Literal["pc", "q35", "microvm"]
 PAST_THE_HOSTS_CACHE: tuple[DiskCache, ...] = ("none", "directsync")
 
 AGENT_PORT = "virtoll.agent"
@@ -25,6 +26,9 @@ OVERHEAD_BYTES: dict[Accelerator, int] = {
 # Who gets hold of QEMU by a fault in a device model is root: he is to start no program, and to gain nothing more.
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _ACCELERATOR = {"kvm": "kvm", "tcg": f"tcg,tb-size={TRANSLATION_BUFFER_MIB}"}
+# microvm by itself has virtio on MMIO, of which it tells in a way that distributions' kernels do not listen to. It gets
+# PCI Express, where the devices of the others fit; without ACPI it would neither tell of that bus nor reset.
+_MACHINE: dict[MachineType, str] = {"pc": "pc", "q35": "q35", "microvm": "microvm,acpi=on,pcie=on,rtc=on"}
 CPU_MODEL: dict[Accelerator, str] = {"kvm": "host", "tcg": "max"}
 # cryptomgr.notests leaves out self-tests while booting. no_timer_check: emulated on a busy machine, the timer seems not
 # to work to a kernel that tries it, and it gives up (KVM's guests do not try). Nothing here changes what follows.
@@ -46,6 +50,8 @@ class Guest:
     kernel_arguments: tuple[str, ...] = KERNEL_ARGUMENTS
     disk_cache: DiskCache = "writeback"
     disk_io: DiskIo = "threads"
+    machine: MachineType = "pc"
+    vhost: bool = False  # of a tap
 
 
 def command_line(guest: Guest) -> list[str]:
@@ -55,7 +61,8 @@ def command_line(guest: Guest) -> list[str]:
     """
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     argv += ["-sandbox", _SANDBOX]
-    argv += ["-machine", "pc", "-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
+    argv += ["-machine", _MACHINE[guest.machine]]
+    argv += ["-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
     argv += ["-smp", f"cpus={guest.vcpus},sockets=1,cores={guest.vcpus},threads=1"]
     argv += ["-m", f"size={guest.memory_bytes // 1024}K"]
     argv += ["-kernel", str(guest.kernel.vmlinuz), "-initrd", str(guest.kernel.initramfs)]
@@ -68,7 +75,7 @@ def command_line(guest: Guest) -> list[str]:
         drive += f",cache={guest.disk_cache},aio={guest.disk_io}"
         argv += ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
     if guest.attachment is not None:
-        argv += ["-netdev", _netdev(guest.attachment)]
+        argv += ["-netdev", _netdev(guest.attachment, vhost=guest.vhost)]
         argv += ["-device", f"virtio-net-pci,netdev=net,mac={guest.attachment.mac},romfile="]
     if guest.agent_fd is not None:
         argv += ["-device", "virtio-serial-pci,max_ports=2", "-chardev", f"socket,id=agent,fd={guest.agent_fd}"]
@@ -78,9 +85,11 @@ def command_line(guest: Guest) -> list[str]:
     return argv
 
 
-def _netdev(attachment: Attachment) -> str:
+def _netdev(attachment: Attachment, *, vhost: bool) -> str:
     if attachment.kind == "tap":
-        return f"tap,id=net,ifname={attachment.device},script=no,downscript=no,vhost=off"
+        # Forced, it is an error where it cannot be had while QEMU starts, which else warns and does without.
+        asked = "vhost=on,vhostforce=on" if vhost else "vhost=off"
+        return f"tap,id=net,ifname={attachment.device},script=no,downscript=no,{asked}"
     address = attachment.endpoint_address
     forwards = [
         f"hostfwd={port.protocol}:{address}:{number}-:{number}" for port in attachment.ports for number in port.numbers

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from virtoll.features import Features, yes
-from virtoll.platforms.kinds import MACHINE
+from virtoll.platforms.kinds import MACHINE, MICROVM
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import OVERHEAD_BYTES, Accelerator
+
+_EXTENSIONS: Features = {
+    "no-cpu-extensions": yes("each instruction is translated", "qemu.org/docs/master/system/introduction.html")
+}
 
 
 class QemuTcg(Qemu):
@@ -16,9 +21,7 @@ class QemuTcg(Qemu):
     name = "qemu-tcg"
     summary = "a virtual machine where there is no /dev/kvm: the CPU is emulated, many times slower"
     expected_overhead_s = 7.0
-    features: ClassVar[Features] = {
-        **MACHINE,
-        "no-cpu-extensions": yes("each instruction is translated", "qemu.org/docs/master/system/introduction.html"),
-    }
+    features: ClassVar[Features] = {**MACHINE, **_EXTENSIONS}
+    variants: ClassVar[Mapping[str, Features]] = {"microvm": {**MICROVM, **_EXTENSIONS}}
     accelerator: ClassVar[Accelerator] = "tcg"
     overhead_bytes = OVERHEAD_BYTES["tcg"]

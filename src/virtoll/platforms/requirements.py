@@ -76,9 +76,9 @@ def bare(argv: Sequence[str], **variables: str) -> list[str]:
 
 def refuse_kind(asked: Platform, attachment: Attachment) -> None:
     """PlatformError when the platform cannot take an attachment of this kind (planning should have refused it)."""
-    if attachment.kind not in asked.kinds:
+    if attachment.kind not in asked.attached_as:
         raise PlatformError(
             f"cannot take an attachment of kind {attachment.kind!r} (mode {attachment.mode})",
             where=asked.name,
-            remedy=f"choose a network mode that offers {' or '.join(asked.kinds)}",
+            remedy=f"choose a network mode that offers {' or '.join(asked.attached_as)}",
         )

@@ -43,6 +43,10 @@ class UnderKvm(Booted):
         It is run in ``directory``, which is empty and its own; the guest's console is its standard output.
         """
 
+    def tried_as(self) -> str:
+        """What of the settings, besides the kernel, makes another guest to try."""
+        return ""
+
     def check(self, host: Host) -> list[Problem]:
         """What can be seen without booting a guest, and the verdict of an earlier boot."""
         if problems := super().check(host):
@@ -58,7 +62,7 @@ class UnderKvm(Booted):
     def _kept(self, host: Host) -> list[Problem] | None:
         """The verdict of an earlier boot with this machine, monitor and kernel, if there was one."""
         kernel = known_kernel(self.own_kernel(), self.devices)
-        if kernel is None or not (verdict := _verdict_path(host, self.runtimes, kernel)).exists():
+        if kernel is None or not (verdict := self._verdict_path(host, kernel)).exists():
             return None
         return [Problem(**problem) for problem in json.loads(verdict.read_text(encoding="utf-8"))]
 
@@ -72,11 +76,14 @@ class UnderKvm(Booted):
         except HostError as error:
             return [error.problem]
         problem = boot_problem(host, kernel, self.trial)
-        verdict = _verdict_path(host, self.runtimes, kernel)
+        verdict = self._verdict_path(host, kernel)
         found = [] if problem is None else [problem]
         private.make(cache_directory(), "kvm")
         durable.replace(verdict, json.dumps([vars(problem) for problem in found]).encode())
         return found
+
+    def _verdict_path(self, host: Host, kernel: Kernel) -> Path:
+        return _verdict_path(host, self.runtimes, kernel, self.tried_as())
 
 
 def device_problem(host: Host) -> Problem | None:
@@ -106,8 +113,8 @@ def _missing_device_remedy(cpuinfo: str) -> str:
     return f"switch VT-x or AMD-V on in the firmware; or {_USE_TCG}"
 
 
-def _verdict_path(host: Host, programs: Sequence[str], kernel: Kernel) -> Path:
-    """Where a trial's outcome is kept: keyed by this boot of this machine, its CPU, monitor, and the guest's kernel."""
+def _verdict_path(host: Host, programs: Sequence[str], kernel: Kernel, tried_as: str) -> Path:
+    """Where a trial's outcome is kept: keyed by this boot of this machine, its CPU, monitor, and the guest."""
     facts = (
         Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"),
         platform.release(),
@@ -115,6 +122,7 @@ def _verdict_path(host: Host, programs: Sequence[str], kernel: Kernel) -> Path:
         # The first line: Firecracker's log follows, with the time of day.
         *(host.run([program, "--version"]).text.partition("\n")[0] for program in programs),
         kernel.digest,
+        tried_as,
         repr(TRIAL_LIMIT_S),
     )
     return cache_directory() / "kvm" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"

@@ -19,6 +19,7 @@ from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts import xen
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.processes import kernel_threads
 from virtoll.lab.base import Lab
 from virtoll.networks import wires
 from virtoll.networks.base import Attachment
@@ -36,7 +37,6 @@ _POLL_S = 0.02
 _HYPERVISOR = Path("/sys/hypervisor/type")
 _CAPABILITIES = Path("/proc/xen/capabilities")
 _PROC = Path("/proc")
-_KTHREADD = 2  # the process that starts all of the kernel's threads
 _PIDS = 256  # xl with its threads and scripts, an HVM's QEMU
 
 
@@ -154,16 +154,7 @@ def take_in(machine: Machine, domain: int, backends: Cgroup) -> list[str]:
 
 def backend_threads(proc: Path, domain: int) -> dict[int, str]:
     """The kernel's threads of blkback (``1.xvda-0``) and netback (``vif1.0-q0-guest-rx``) for a domain, by number."""
-    wanted = re.compile(rf"(?:vif{domain}\.0-|(?:blkback\.)?{domain}\.xvda)")
-    found = {}
-    for entry in proc.iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError):
-                name = (entry / "comm").read_text(encoding="utf-8", errors="replace").strip()
-                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-                if wanted.match(name) and int(stat.rpartition(")")[2].split()[1]) == _KTHREADD:
-                    found[int(entry.name)] = name
-    return found
+    return kernel_threads(re.compile(rf"(?:vif{domain}\.0-|(?:blkback\.)?{domain}\.xvda)"), proc)
 
 
 def wire(lab: Lab, attachment: Attachment, domain: int) -> None:

@@ -14,7 +14,7 @@ from virtoll.analysis.objectives import Held, held, objective_of
 from virtoll.analysis.ratios import Toll, TollTable, toll_table
 from virtoll.analysis.server import is_held, met_under
 from virtoll.errors import Problem, StudyError
-from virtoll.features import FEATURES, Features, Support, no, supported
+from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
 from virtoll.report.asked import identity
@@ -217,7 +217,7 @@ def _support(arm: Arm, need: str, known: Known) -> Support:
     """What an arm's platform answers; in a network mode that shares the host's devices it has none of its own."""
     if need == "own-network" and arm.network in known.shared:
         return no(f"in network mode {arm.network} it has its host's", "virtoll list networks")
-    return supported(known.features.get(arm.platform, {}), need)
+    return supported(of_arm(known.features, arm.platform, arm.settings)[1], need)
 
 
 def _tells(part: Part, arm: Arm, toll: Toll) -> bool:

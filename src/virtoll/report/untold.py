@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
-from virtoll.features import supported
+from virtoll.features import is_variant, supported
 from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
@@ -155,6 +155,8 @@ def _never_run(advice: Advice) -> Iterator[Untold]:
     seen = {arm.platform for run in advice.runs for arm in run.matrix.arms}
     seen |= {skipped.arm.platform for run in advice.runs for skipped in run.run.environment.skipped}
     for platform, stated in advice.known.features.items():
-        if platform in seen or any(supported(stated, need).answer == "no" for need in advice.needs):
+        if is_variant(platform) or platform in seen:
+            continue
+        if any(supported(stated, need).answer == "no" for need in advice.needs):
             continue
         yield _would_measure(advice.runs[0], advice, platform, "in none of these runs")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab import requirements
-from virtoll.networks.base import common_kind, network_modes
+from virtoll.networks.base import network_modes
 from virtoll.platforms.base import Platform
 
 
@@ -45,7 +45,7 @@ class Readiness:
 
     def _of_mode(self, platform: Platform, network: str) -> list[Problem]:
         mode = network_modes()[network]
-        kind = common_kind(platform.name, platform.kinds, mode)
+        kind = platform.kind_in(mode)
         if isinstance(kind, Problem):
             return [kind]
         key = f"{network} {kind}"

@@ -372,14 +372,15 @@ def _arm(reader: Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]
     optional = table.get("optional", False)
     if type(optional) is not bool:
         reader.fail(f"optional = {optional!r} is not true or false", "arms", "optional", occurrence=index)
+    refused = entry.refuses(settings)
     made = []
     for mode in modes if isinstance(modes, list) else [modes]:
         if mode not in reader.catalogue.networks:
             remedy = f"`virtoll list networks` shows: {', '.join(reader.catalogue.networks)}"
             what = f"no network mode is called {mode!r}{nearest(mode, reader.catalogue.networks)}"
             reader.fail(what, "arms", "network", remedy, index)
-        elif mode in entry.refuses:
-            reader.fail(entry.refuses[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
+        elif mode in refused:
+            reader.fail(refused[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
         else:
             arm = Arm(label=_label(name, mode, settings, specs), platform=name, network=mode, settings=settings)
             line = reader.line("arms", "platform", index)

@@ -9,7 +9,7 @@ a service under a load, or a *programme* of probes; an explained study has both,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -104,7 +104,8 @@ class PlatformEntry:
 
     settings: type[Any]
     default_network: str
-    refuses: Mapping[str, str]  # network mode -> why the pair is impossible
+    # Of an arm's settings: network mode -> why the pair is impossible.
+    refuses: Callable[[Mapping[str, Any]], Mapping[str, str]]
     most_vcpus: int | None = None
 
 

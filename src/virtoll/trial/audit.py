@@ -12,7 +12,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from virtoll.agent import Agent, StreamError, StreamTimeoutError
@@ -27,6 +27,8 @@ from virtoll.trial.procfiles import UntoldError
 
 VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities"
 AGENT = "agent"
+# Facts that a platform's driver names, where it has such a thing.
+_OF_THE_DRIVER = ("accelerator", "machine_type", "disk_cache", "disk_io", "network_backend", "oci_runtime")
 _AUDIT_S = 10.0  # for all keys; what was not read by then is missing
 _KEY_S = 3.0  # for one key's answers, so that one slow file does not cost all the others
 _MOST_PROCESSES = 64  # that are looked for in one service's tree
@@ -62,7 +64,7 @@ def _read(instance: Instance, pid: int) -> tuple[dict[str, str], dict[str, str]]
     inside = _Inside(instance.agent, f"/proc/{pid or 'self'}", pid, towards)
     outside = _elsewhere(instance) if is_elsewhere(instance) else _Outside(instance).readings()
     readings: dict[str, Callable[[], str]] = {
-        "accelerator": lambda: _told(instance, "accelerator"),
+        **{key: partial(_told, instance, key) for key in _OF_THE_DRIVER},
         **outside,
         **inside.readings(),
     }

@@ -16,7 +16,7 @@ from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, reshaped
 from virtoll.lab.wiring import confinements_of_several, generator_confinement
-from virtoll.networks.base import Attachment, common_kind, network_modes
+from virtoll.networks.base import Attachment, network_modes
 from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
 from virtoll.platforms.native import Native
@@ -155,8 +155,8 @@ def slices_problem(arm: Arm) -> str:
 
     Their instances have addresses of their own (routed); where a platform knows no such thing, their node does.
     """
-    kinds = make_platform(arm).kinds
-    usual = "host" if isinstance(common_kind(arm.platform, kinds, network_modes()["routed"]), Problem) else "routed"
+    is_impossible = isinstance(make_platform(arm).kind_in(network_modes()["routed"]), Problem)
+    usual = "host" if is_impossible else "routed"
     if arm.network == usual:
         return ""
     return f"slices of {arm.platform} are attached in mode {usual!r}, not {arm.network!r}"
@@ -180,7 +180,7 @@ def _deployed(
 @contextmanager
 def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[Port, ...]) -> Iterator[Attachment]:
     mode = network_modes()[network]
-    kind = common_kind(platform.name, platform.kinds, mode)
+    kind = platform.kind_in(mode)
     if isinstance(kind, Problem):
         raise StudyError([kind])
     with mode().attach(lab, kind, merged(ports)) as attachment:

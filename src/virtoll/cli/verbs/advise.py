@@ -23,7 +23,8 @@ def do(arguments: argparse.Namespace) -> int:
     runs = [find(path, wanted=_wanted(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     shared = {name for name, mode in network_modes().items() if mode.kinds == ("shared",)}
-    here = {name: stated for name, stated in features().items() if not platforms()[name].is_elsewhere}
+    elsewhere = {name for name, cls in platforms().items() if cls.is_elsewhere}
+    here = {name: stated for name, stated in features().items() if name not in elsewhere}
     known = Known(here, {name for name in studies if is_ready_made(name)}, shared)
     with told_as_damage(arguments.runs[0]):
         advice = advise(runs, arguments.objective, arguments.need, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.features import FEATURES, PAPERS, Features, supported
+from virtoll.features import FEATURES, PAPERS, Features, of_arm, supported
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
@@ -30,8 +30,8 @@ class FeaturesSection(Section):
 
 def known(findings: Findings) -> dict[str, Features]:
     """Of the platforms of the arms, in their order: those that state anything."""
-    names = dict.fromkeys(arm.platform for arm in findings.arms)
-    return {name: findings.features[name] for name in names if findings.features.get(name)}
+    stated = (of_arm(findings.features, arm.platform, arm.settings) for arm in findings.arms)
+    return {name: features for name, features in stated if features}
 
 
 def features_table(platforms: dict[str, Features]) -> Table:
