@@ -75,9 +75,16 @@ _VIEWS = (
     (
         "conference-delay",
         "How long is the way, and how unsteady?",
-        ("participants.round_trip_ms", "participants.jitter_ms"),
+        ("participants.round_trip_ms", "participants.rtcp_round_trip_ms", "participants.jitter_ms"),
         True,
-        "Round trips of ICE's consent checks; jitter as RFC 3550 defines it.",
+        "Round trips of all by ICE's consent checks, and by RTCP of those who send; jitter as RFC 3550 defines it.",
+    ),
+    (
+        "conference-first",
+        "How long until a stream that is subscribed to shows something?",
+        ("participants.first_packet_ms", "participants.first_key_frame_ms"),
+        True,
+        "Its first packet, and its first key frame, of those streams that had one.",
     ),
     (
         "conference-browser-frozen",
