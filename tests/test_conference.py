@@ -23,12 +23,13 @@ from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.loads import participants
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, platforms
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
@@ -42,6 +43,7 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.services.janus import Janus
 from virtoll.study import document
+from virtoll.study import plan as estimating
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, settings_of
 from virtoll.study.plan import deployment_seconds, deployments, make_plan
@@ -226,9 +228,9 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
     assert refused(TEXT, monkeypatch) == []
     quick = study()
     arms = [entry.arm for entry in quick.arms if entry.arm.platform != "openvz"]  # whose kernel is no stock one
-    overheads = dict.fromkeys((arm.platform for arm in arms), 7.0)
-    plan = make_plan(quick, arms, overheads)
-    assert plan.estimate_s < 20 * 60
+    assert {"native", "docker", "lxc", "uml"} <= {arm.platform for arm in arms}
+    plan = make_plan(quick, arms, {name: each.expected_overhead_s for name, each in platforms().items()})
+    assert plan.estimate_s < 19 * 60
     assert load_of(quick).levels[-1] >= 60
 
 
@@ -285,7 +287,22 @@ def test_a_run_is_of_the_programs_that_its_loads_are() -> None:
 def test_the_estimate_knows_levels_and_compressed_joins() -> None:
     full = study(quick=False)
     (first, *_) = deployments(full, [full.arms[0].arm])
-    assert deployment_seconds(full, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30)
+    assert deployment_seconds(full, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30 + 6 + 10 * 2)
+    without = study(TEXT.replace("browsers = 1", "browsers = 0"), quick=False)
+    assert deployment_seconds(without, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30)
+
+
+def test_the_estimate_knows_what_is_ahead_of_each_window_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Chromium starts once in a session, a search's too; when each window begins is known so long before."""
+    monkeypatch.setattr(estimating, "_CHROMIUM_S", 1000.0)
+    lead_s = participants._AHEAD_NS / SECOND
+    alone = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1)
+    knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 20\nwindows = 1\nprecision = "100 %"\n[limits]'
+    for text, windows in ((TEXT, 10), (alone, 1), (alone.replace("[limits]", knee), 6)):
+        with_one, without = (study(t, quick=False) for t in (text, text.replace("browsers = 1", "browsers = 0")))
+        (first, *_) = deployments(with_one, [with_one.arms[0].arm])
+        longer_s = deployment_seconds(with_one, first, 0.0) - deployment_seconds(without, first, 0.0)
+        assert longer_s == pytest.approx(1000 + windows * lead_s)
 
 
 # -- a run ------------------------------------------------------------------------------------------------
