@@ -17,7 +17,7 @@ from quiet import Quiet
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.server import carried, per_participant
+from virtoll.analysis.server import by_each_further, carried
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -317,6 +317,8 @@ def _seen(measured: Measured, side: str, toll: float, at_most: float) -> list[tu
             ("instance", "cpu.usage_ns"): 1e7,
             ("instance", "net.tx_bytes"): 1e6,
             ("instance", "net.rx_bytes"): 1e3,
+            ("instance", "net.tx_packets"): 900.0,
+            ("instance", "net.rx_packets"): 100.0,
             ("host", "context_switches"): 100.0,
         },
         "inside": {("inside", "cpu.usage_ns"): 1e7, ("inside", "context_switches"): 80.0},
@@ -433,6 +435,8 @@ def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> 
     assert value("memory_mean_mib") == pytest.approx(80)
     assert value("memory_inside_mib") == pytest.approx(72)
     assert value("from_server_mbit_per_s") == pytest.approx(60 * 8)
+    assert value("packets_per_s") == pytest.approx(60_000)
+    assert value("packets_per_unit") == pytest.approx(60_000 / (9 * 59 * 0.97), rel=0.01), "of a stream-second"
     assert value("switches_per_s") == pytest.approx(6000)
     assert value("switches_per_s_inside") == pytest.approx(4800)
     assert value("participants.loss_percent") == pytest.approx(2, rel=0.05)
@@ -542,12 +546,12 @@ def tables_in(directory: Path) -> dict[str, dict[str, str]]:
 def test_what_a_participant_adds_is_told_of_levels_that_met_the_objective(tmp_path: Path, lost_nothing: None) -> None:
     directory = run_of(tmp_path / "run", at_most=45).path
     findings = find(directory)
-    added = per_participant(findings.matrix, "server_cpus", arm(findings, "native"))
+    added = by_each_further(findings.matrix, "server_cpus", arm(findings, "native"))
     assert added is not None
     assert added.value == pytest.approx(0.01), "a server without CPU for the last fifteen would flatten the line"
-    assert per_participant(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
+    assert by_each_further(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
     build_report(directory)
-    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—"
+    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—,—"
 
 
 @pytest.mark.usefixtures("undrawn")

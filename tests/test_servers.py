@@ -130,7 +130,7 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, 
     assert line is None or where == f"both.toml:{line}"
 
 
-@pytest.mark.parametrize(("missing", "minutes"), [({"openvz", "kvm"}, 16), ({"openvz"}, 19)])
+@pytest.mark.parametrize(("missing", "minutes"), [({"openvz", "xen-pv", "kvm"}, 16), ({"openvz", "xen-pv"}, 19)])
 def test_the_quick_study_of_streaming_takes_under_twenty_minutes(missing: set[str], minutes: int) -> None:
     """By the estimate, where there is KVM and where not; and it leaves none of what is asked of it out."""
     text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")

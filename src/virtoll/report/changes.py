@@ -27,7 +27,7 @@ from virtoll.report.begin import uncollected
 from virtoll.report.findings import Findings, skim, told_as_damage
 
 _MEMORY = ("memory_", "rss_")
-_USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_")
+_USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_", "packets_")
 
 
 @dataclass(frozen=True)
