@@ -26,6 +26,7 @@ class Along:
     prefix: str
     one: str  # "viewer"
     many: str  # "viewers", as along the axis
+    is_linear: bool = False  # the axis, whatever it spans
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Asked:
     metrics: tuple[str, ...]
     is_from_0: bool = True
     remark: str = ""  # what its caption says besides
+    axis: str = ""  # of its values, where what the quantity is called is too long for panels
 
 
 CPU = Asked(
@@ -66,6 +68,7 @@ PACKETS = Asked(
     ("packets_per_unit",),
     remark="In both directions, at the host's end of the instance's links to generators and origin, where what leaves "
     "may be one packet of up to 64 kB and is cut later, or never (segmentation offload).",
+    axis="packets",
 )
 SWITCHES = Asked(
     "switches",
@@ -100,9 +103,18 @@ def view_of(findings: Findings, along: Along, asked: Asked, metrics: Sequence[Me
     )
     if not entries:
         return None
-    name, is_linear = f"{along.prefix}-{asked.name}", along.prefix == "conference"
     return View(
-        shown, along.path, entries, name, asked.question, along.many, is_linear, asked.remark, asked.is_from_0, False
+        shown,
+        along.path,
+        entries,
+        f"{along.prefix}-{asked.name}",
+        asked.question,
+        along.many,
+        along.is_linear,
+        asked.remark,
+        asked.is_from_0,
+        distribution=False,
+        title=asked.axis,
     )
 
 

@@ -33,7 +33,7 @@ from virtoll.report.probe_views import view_figures
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 
-_ALONG = Along(LEVEL, "conference", "participant", "participants")
+_ALONG = Along(LEVEL, "conference", "participant", "participants", is_linear=True)
 _ASKED = (
     CPU,
     MEMORY,
