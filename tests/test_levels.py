@@ -76,7 +76,7 @@ class Crowds(FakeExperiment):
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         yield
         with notes.phase("window"):
-            viewers = int(trial.condition.get("load.viewers", 1))
+            viewers = int(trial.condition.get("load.viewers", trial.condition.get("load.rate_per_s", 1)))
         at = (1000 + 100 * trial.position) * SECOND
         server = str(trial.condition.get("server", ""))
         notes.measured = _measured(self.of.servers[server].load if server else self.of.load, viewers, at)
@@ -227,6 +227,17 @@ def test_what_does_not_vary_has_no_curve(tmp_path: Path) -> None:
     findings = find(run_of(tmp_path / "run", ALONE, "[3]").path)
     assert level_path(findings.run) == ""
     assert not Levels().applies(findings)
+
+
+def test_requests_a_second_of_an_open_loop_are_levels_too(tmp_path: Path) -> None:
+    work = '[service]\nname = "nginx"\n[load]\nname = "http"\nloop = "open"\nconnections = 9\n'
+    run = run_of(tmp_path / "run", work, '["10 /s", "20 /s", "40 /s"]', **{'"load.viewers"': '"load.rate"'})
+    findings = find(run.path)
+    assert level_path(findings.run) == "load.rate_per_s"
+    (added,) = [table for table in Levels().tables(findings) if table.name == "levels-added"]
+    assert added.caption == "What each further start-up a second takes"
+    native = next(row for row in added.rows if row[0].text == "native+host")
+    assert native[3].text == "80.00 ± 0"
 
 
 def test_the_report_shows_curves_and_what_each_further_viewer_takes(alone: Path) -> None:
