@@ -55,6 +55,7 @@ class RtspServer(LoopbackServer):
         self.path: Path = lambda sent: iter(range(sent))
         self.asked: list[str] = []
         self.announced = ""
+        self.location = "rtsp://127.0.0.1:1/"  # of the redirect
         self.published: list[tuple[int, bytes]] = []  # by channel
         self.watching: list[list[Way]] = []
         self.recording: list[_Connection] = []
@@ -124,7 +125,7 @@ class _Connection(Connection):
             ("elsewhere", "DESCRIBE"): "302 Found",
         }
         if (refusal := refusals.get((manner, method))) is not None:
-            self.reply(fields, refusal, "Location: rtsp://127.0.0.1:1/\r\n" if manner == "elsewhere" else "")
+            self.reply(fields, refusal, f"Location: {self.server.location}\r\n" if manner == "elsewhere" else "")
         elif method == "DESCRIBE" and manner == "junk":
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
         elif method == "DESCRIBE" and manner in ("hang-up", "reset"):

@@ -39,7 +39,7 @@ from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import METRICS, Wanted
 from virtoll.analysis.ratios import toll_table
-from virtoll.analysis.usage import _cpu_of_served, _cpu_s
+from virtoll.analysis.usage import _of_served, growth
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, PlannedTrial, Window
 
@@ -232,11 +232,11 @@ def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
 def test_cpu_time_is_interpolated_to_the_window() -> None:
     t = np.array([0, 10, 20, 30], dtype=np.int64) * 10**9
     series = Series(t, np.array([5, 15, 35, 45], dtype=np.int64) * 10**9)
-    assert _cpu_s(series, (10**9, 29 * 10**9)) == pytest.approx(44 - 6)
-    told = _cpu_s(series, (5 * 10**9, 25 * 10**9))
+    assert growth(series, (10**9, 29 * 10**9)) == pytest.approx((44 - 6) * 1e9)
+    told = growth(series, (5 * 10**9, 25 * 10**9))
     assert told == "no sample lies nearer to an end of the window than 5000 ms", "five of twenty seconds: no guesses"
-    assert "cover only" in str(_cpu_s(series, (0, 100 * 10**9)))
-    assert _cpu_s(None, (0, 1)) == "not sampled"
+    assert "cover only" in str(growth(series, (0, 100 * 10**9)))
+    assert growth(None, (0, 1)) == "not sampled"
 
 
 def test_quantiles_of_a_histogram() -> None:
@@ -447,7 +447,7 @@ def test_what_was_asked_for_is_paid_for_whole_and_nothing_else() -> None:
     looks = np.array([0, 67, 167, 200], dtype=np.int64) * 10**6
     series = Series(looks, np.array([3, 57, 57, 57], dtype=np.int64) * 10**6)
     window = Window(start_ns=10**7, duration_ns=50 * 10**6, work=500, served=540, until_ns=64 * 10**6)
-    assert _cpu_of_served([window], series) == pytest.approx(0.054)
-    assert "none after it" in str(_cpu_of_served([window.model_copy(update={"until_ns": 201 * 10**6})], series))
-    assert "before the window" in str(_cpu_of_served([window.model_copy(update={"start_ns": -1})], series))
-    assert _cpu_of_served([window], None) == "not sampled"
+    assert _of_served([window], series) == pytest.approx(0.054e9)
+    assert "none after it" in str(_of_served([window.model_copy(update={"until_ns": 201 * 10**6})], series))
+    assert "before the window" in str(_of_served([window.model_copy(update={"start_ns": -1})], series))
+    assert _of_served([window], None) == "not sampled"

@@ -15,7 +15,7 @@ from virtoll.analysis.cdf import shares_at
 from virtoll.analysis.load import Histogram, read_run
 from virtoll.analysis.measuring import _latency, _leave_out_the_generators_own, _percentile_ms, _throughput, measure
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.analysis.usage import _per_1000
+from virtoll.analysis.usage import _per_unit
 from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, TrialRecord, Window
 
 
@@ -127,7 +127,7 @@ def test_the_rate_of_a_slow_service_is_neither_too_low_nor_missing(
     trial = throughput_of(load, asked=0)
     assert trial.values["rate_per_s"] == pytest.approx(rate)
     assert trial.values["total_time_s"] == pytest.approx(10_000 / rate)
-    assert _per_1000(rate * 2 / 1000, load.window.work) == pytest.approx(1.0)
+    assert _per_unit(rate * 2 / 1000, load.window.work, "request", 1000) == pytest.approx(1.0)
 
 
 def test_the_reason_for_no_rate_is_true() -> None:

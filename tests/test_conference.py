@@ -17,18 +17,19 @@ from quiet import Quiet
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.server import carried, per_participant
+from virtoll.analysis.server import by_each_further, carried
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.loads import participants
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, platforms
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
@@ -42,6 +43,7 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.services.janus import Janus
 from virtoll.study import document
+from virtoll.study import plan as estimating
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, settings_of
 from virtoll.study.plan import deployment_seconds, deployments, make_plan
@@ -226,9 +228,9 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
     assert refused(TEXT, monkeypatch) == []
     quick = study()
     arms = [entry.arm for entry in quick.arms if entry.arm.platform != "openvz"]  # whose kernel is no stock one
-    overheads = dict.fromkeys((arm.platform for arm in arms), 7.0)
-    plan = make_plan(quick, arms, overheads)
-    assert plan.estimate_s < 20 * 60
+    assert {"native", "docker", "lxc", "uml"} <= {arm.platform for arm in arms}
+    plan = make_plan(quick, arms, {name: each.expected_overhead_s for name, each in platforms().items()})
+    assert plan.estimate_s < 19 * 60
     assert load_of(quick).levels[-1] >= 60
 
 
@@ -285,7 +287,22 @@ def test_a_run_is_of_the_programs_that_its_loads_are() -> None:
 def test_the_estimate_knows_levels_and_compressed_joins() -> None:
     full = study(quick=False)
     (first, *_) = deployments(full, [full.arms[0].arm])
-    assert deployment_seconds(full, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30)
+    assert deployment_seconds(full, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30 + 6 + 10 * 2)
+    without = study(TEXT.replace("browsers = 1", "browsers = 0"), quick=False)
+    assert deployment_seconds(without, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30)
+
+
+def test_the_estimate_knows_what_is_ahead_of_each_window_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Chromium starts once in a session, a search's too; when each window begins is known so long before."""
+    monkeypatch.setattr(estimating, "_CHROMIUM_S", 1000.0)
+    lead_s = participants._AHEAD_NS / SECOND
+    alone = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1)
+    knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 20\nwindows = 1\nprecision = "100 %"\n[limits]'
+    for text, windows in ((TEXT, 10), (alone, 1), (alone.replace("[limits]", knee), 6)):
+        with_one, without = (study(t, quick=False) for t in (text, text.replace("browsers = 1", "browsers = 0")))
+        (first, *_) = deployments(with_one, [with_one.arms[0].arm])
+        longer_s = deployment_seconds(with_one, first, 0.0) - deployment_seconds(without, first, 0.0)
+        assert longer_s == pytest.approx(1000 + windows * lead_s)
 
 
 # -- a run ------------------------------------------------------------------------------------------------
@@ -300,6 +317,8 @@ def _seen(measured: Measured, side: str, toll: float, at_most: float) -> list[tu
             ("instance", "cpu.usage_ns"): 1e7,
             ("instance", "net.tx_bytes"): 1e6,
             ("instance", "net.rx_bytes"): 1e3,
+            ("instance", "net.tx_packets"): 900.0,
+            ("instance", "net.rx_packets"): 100.0,
             ("host", "context_switches"): 100.0,
         },
         "inside": {("inside", "cpu.usage_ns"): 1e7, ("inside", "context_switches"): 80.0},
@@ -416,6 +435,8 @@ def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> 
     assert value("memory_mean_mib") == pytest.approx(80)
     assert value("memory_inside_mib") == pytest.approx(72)
     assert value("from_server_mbit_per_s") == pytest.approx(60 * 8)
+    assert value("packets_per_s") == pytest.approx(60_000)
+    assert value("packets_per_unit") == pytest.approx(60_000 / (9 * 59 * 0.97), rel=0.01), "of a stream-second"
     assert value("switches_per_s") == pytest.approx(6000)
     assert value("switches_per_s_inside") == pytest.approx(4800)
     assert value("participants.loss_percent") == pytest.approx(2, rel=0.05)
@@ -525,12 +546,12 @@ def tables_in(directory: Path) -> dict[str, dict[str, str]]:
 def test_what_a_participant_adds_is_told_of_levels_that_met_the_objective(tmp_path: Path, lost_nothing: None) -> None:
     directory = run_of(tmp_path / "run", at_most=45).path
     findings = find(directory)
-    added = per_participant(findings.matrix, "server_cpus", arm(findings, "native"))
+    added = by_each_further(findings.matrix, "server_cpus", arm(findings, "native"))
     assert added is not None
     assert added.value == pytest.approx(0.01), "a server without CPU for the last fifteen would flatten the line"
-    assert per_participant(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
+    assert by_each_further(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
     build_report(directory)
-    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—"
+    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—,—"
 
 
 @pytest.mark.usefixtures("undrawn")

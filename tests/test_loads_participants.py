@@ -130,6 +130,8 @@ def test_what_participants_feel_is_told() -> None:
     assert values["loss_before_percent"] == pytest.approx(0.1, rel=0.05)
     assert values["jitter_ms"] == pytest.approx(2.0005)
     assert values["round_trip_ms"] == pytest.approx(0.2005)
+    assert values["rtcp_round_trip_ms"] == pytest.approx(0.5005)
+    assert values["first_packet_ms"] == pytest.approx(50.001)
     assert values["first_key_frame_ms"] == pytest.approx(200.001)
     assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6)
     assert (window.counts[DROPPED], window.counts[WAKES_LATE], window.counts["stalls"]) == (0, 0, 0)
@@ -167,11 +169,33 @@ def test_a_stream_that_never_shows_anything_stands_still() -> None:
 def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:
     report = told(participants=1)
     report["window"] |= {"present_ns": 0, "joined_at_end": 0}
-    report["received"], report["ice_rtt"] = {}, []
+    report["received"], report["ice_rtt"], report["sent"] = {}, [], {}
     window = measurement_of(report, before=0, at=None).window
     assert window.values == {"present_percent": 0}
     measured = load_of().measured([measurement_of(report, before=0, at=None)])
     assert measured.notes == ["no stream was seen: there are no freezes to tell of"]
+
+
+def test_a_round_trip_by_rtcp_is_of_who_sends_alone() -> None:
+    """By the reports of all of them, each weighing as often as it was told; of a window without one nothing is."""
+    report = told()
+    report["sent"]["webcam"]["rtt"], report["sent"]["desktop"]["rtt"] = (
+        [[1_000_000, 1_000_000, 3]],
+        [[5_000_000] * 2 + [1]],
+    )
+    values = measurement_of(report, before=0, at=None).window.values
+    assert values["rtcp_round_trip_ms"] == pytest.approx(2)
+    assert values["round_trip_ms"] == pytest.approx(0.2005), "a consent check's, of all"
+    for each in report["sent"].values():
+        each["rtt"] = []
+    for each in report["received"].values():
+        each["first_packet"] = []
+    window = measurement_of(report, before=0, at=None).window
+    assert not {"rtcp_round_trip_ms", "first_packet_ms"} & window.values.keys()
+    assert (
+        not {"rtcp_round_trip_ms", "first_packet_ms"}
+        & load_of().measured([measurement_of(report, before=0, at=None)]).quantities.keys()
+    )
 
 
 counts = st.integers(0, 10**15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted, together
+from virtoll.platforms.base import platforms
 from virtoll.record.model import Audit, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
@@ -126,6 +128,19 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, 
     assert any(what.startswith(told) for what, _ in found), found
     where = next(where for what, where in found if what.startswith(told))
     assert line is None or where == f"both.toml:{line}"
+
+
+@pytest.mark.parametrize(("missing", "minutes"), [({"openvz", "xen-pv", "kvm"}, 16), ({"openvz", "xen-pv"}, 19)])
+def test_the_quick_study_of_streaming_takes_under_twenty_minutes(missing: set[str], minutes: int) -> None:
+    """By the estimate, where there is KVM and where not; and it leaves none of what is asked of it out."""
+    text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")
+    quick = read_study(text, "streaming.toml", catalogue(), quick=True)
+    arms = [entry.arm for entry in quick.arms if entry.arm.platform not in missing]
+    assert {"native", "docker", "lxc", "uml", "qemu-tcg"} <= {arm.platform for arm in arms}
+    assert set(quick.servers) == {"nginx-rtmp", "red5", "gst-rtsp", "vlc", "http", "hls"}
+    plan = make_plan(quick, arms, {name: each.expected_overhead_s for name, each in platforms().items()})
+    assert plan.blocks == 3
+    assert plan.estimate_s < minutes * 60
 
 
 OPEN = 'name = "http"\nloop = "open"\nrate = "50 /s"\n'

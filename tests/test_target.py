@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rtsp_server import RtspServer
 from viewers_server import MediaServer
 from virtoll import cli
 from virtoll.catalogue import catalogue
@@ -166,3 +169,101 @@ def test_a_target_that_does_not_answer_as_it_should_is_told(capsys: pytest.Captu
     told = capsys.readouterr().out
     assert "failed: status" in told
     assert "NOT VALID: requests were answered" in told
+
+
+# -- streaming ---------------------------------------------------------------------------------------------
+
+
+class Visited(RtspServer):
+    """It notes each connection, whatever is then said over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visits = 0
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        self.visits += 1
+        return super().verify_request(request, client_address)
+
+
+@pytest.fixture
+def streaming(monkeypatch: pytest.MonkeyPatch, alone_here: None, tmp_path: Path) -> Path:
+    """The ready-made study, with windows of half a second, asked of by anybody."""
+    monkeypatch.setattr(common, "require_root", lambda: None)
+    text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")
+    for asked, given in (('settle = "1 s"', 'settle = "100 ms"'), ('time_limit = "3 s"', 'time_limit = "500 ms"')):
+        assert asked in text
+        text = text.replace(asked, given)
+    (tmp_path / "streaming.toml").write_text(text)
+    return tmp_path / "streaming.toml"
+
+
+def note_said(words: list[str], server: Visited, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note what is printed before the load begins, and that nobody has called at the server then."""
+
+    def say(text: str) -> None:
+        assert server.visits == 0, "it says so before it begins"
+        words.append(text)
+
+    monkeypatch.setattr(targets, "_say", say)
+
+
+def ended(path: Path, url: str) -> int:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(["run", str(path), "--quick", "--target", url, "--json"])
+    return int(str(raised.value.code))
+
+
+def test_streaming_loads_the_rtsp_server_that_is_named_and_says_so_before_it_begins(
+    streaming: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words: list[str] = []
+    with Visited() as server:
+        note_said(words, server, monkeypatch)
+        address, port = server.where
+        url = f"rtsp://localhost:{port}/clip"
+        code = ended(streaming, url)
+        assert server.visits >= 10
+        assert server.asked.count("PLAY") >= 10
+    (announced,) = words
+    assert f"rtsp-viewers goes to {url} ({address}:{port}), and to nobody else: 10 at once, for 500 ms" in announced
+    told = json.loads(capsys.readouterr().out)
+    assert (told["target"], told["address"]) == (url, f"{address}:{port}")
+    window = told["measured"]["windows"][0]
+    assert window["events"]["start-up"]["completed"] >= 10
+    assert window["work"] > 0
+    assert code == (0 if all(check["passed"] is not False for check in told["checks"]) else 1)
+
+
+FOREIGN = """v=0\r
+o=- 1 1 IN IP4 {host}\r
+s=-\r
+c=IN IP4 {host}\r
+a=control:rtsp://{host}:{port}/\r
+a=range:npt=0-3600\r
+m=video 0 RTP/AVP 96\r
+a=rtpmap:96 H264/90000\r
+a=control:rtsp://{host}:{port}/track=0\r
+"""
+
+
+@pytest.mark.parametrize("way", ["redirect", "description"])
+def test_an_rtsp_server_that_names_another_sends_nobody_there(
+    streaming: Path, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a redirect, which is told as a failure; or by the URLs of what it describes, which are but names to it."""
+    with Visited() as server, Visited() as other:
+        note_said([], server, monkeypatch)
+        host, port = other.where
+        if way == "redirect":
+            server.manner, server.location = "elsewhere", f"rtsp://{host}:{port}/clip"
+        else:
+            server.announced = FOREIGN.format(host=host, port=port)
+        code = ended(streaming, f"rtsp://127.0.0.1:{server.where[1]}/clip")
+        assert server.visits >= 10
+        assert other.visits == 0
+    events = json.loads(capsys.readouterr().out)["measured"]["windows"][0]["events"]["start-up"]
+    if way == "redirect":
+        assert (code, events["completed"], set(events["failures"])) == (1, 0, {"status 302"})
+    else:
+        assert events["completed"] >= 10

@@ -109,15 +109,15 @@ pub fn sleep_until(at_ns: i64) {
     while sleep() == libc::EINTR {}
 }
 
-/// Allow `count` open files; where the hard limit must not be raised, as many as it allows. Whoever then needs more is
-/// told when it opens one.
-pub fn raise_open_files(count: u64) -> io::Result<()> {
+/// Allow `count` open files; where the hard limit must not be raised, as many as it allows. How many are allowed then:
+/// whoever needs more says so, or is told when it opens one.
+pub fn raise_open_files(count: u64) -> io::Result<u64> {
     // SAFETY: `limit` is a valid rlimit to read from and write to.
     unsafe {
         let mut limit: libc::rlimit = zeroed();
         check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
         if limit.rlim_cur >= count {
-            return Ok(());
+            return Ok(limit.rlim_cur);
         }
         let wanted = libc::rlimit {
             rlim_cur: count,
@@ -127,9 +127,10 @@ pub fn raise_open_files(count: u64) -> io::Result<()> {
         if libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) != 0 {
             limit.rlim_cur = limit.rlim_max.min(count);
             check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+            return Ok(limit.rlim_cur);
         }
     }
-    Ok(())
+    Ok(count)
 }
 
 /// An IPv4 address in the kernel's form.
@@ -402,15 +403,21 @@ mod tests {
 
     #[test]
     fn where_the_hard_limit_must_not_be_raised_it_allows_as_many_files_as_there_are() {
-        raise_open_files(1 << 40).unwrap(); // beyond any fs.nr_open: nobody may
-                                            // SAFETY: `limit` is a valid rlimit to write to.
+        let allowed = raise_open_files(1 << 40).unwrap(); // beyond any fs.nr_open: nobody may
+                                                          // SAFETY: `limit` is a valid rlimit to write to.
         let limit = unsafe {
             let mut limit: libc::rlimit = zeroed();
             assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
             limit
         };
         assert_eq!(limit.rlim_cur, limit.rlim_max);
-        assert!(limit.rlim_cur < 1 << 40);
+        assert_eq!(limit.rlim_cur, allowed);
+        assert!(allowed < 1 << 40);
+        assert_eq!(
+            raise_open_files(1).unwrap(),
+            allowed,
+            "it is lowered for nobody"
+        );
     }
 
     #[test]

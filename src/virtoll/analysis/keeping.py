@@ -19,10 +19,11 @@ import pyarrow as pa
 from virtoll import __version__
 from virtoll.analysis import server, usage
 from virtoll.analysis.load import TABLES, Run, codes, read_run
+from virtoll.analysis.metrics import intensity_of
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
-from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
+from virtoll.record.model import KEPT, LEVELS, PROBE, Kept, TrialRecord
 from virtoll.record.store import HOSTS, MOST_BYTES, MOST_PACKED_BYTES, PACKED_LOG, RunDirectory
 from virtoll.record.tables import packed_tight
 
@@ -121,7 +122,7 @@ def _read(run: Run, record: TrialRecord) -> dict[str, _Named]:
     condition, nothing = record.trial.condition, frozenset[tuple[str, str]]()
     if PROBE in condition:
         return {"outside": nothing, "inside": nothing}
-    if LEVEL in condition or LEVELS in run.given(condition):
+    if intensity_of(condition) or LEVELS in run.given(condition):
         return {"outside": usage.OUTSIDE | server.OUTSIDE, "inside": usage.INSIDE | server.INSIDE}
     measured = record.measured
     in_turns = measured is not None and measured.knee is None and len(usage.of_one_level(measured)) > 1

@@ -14,7 +14,7 @@ import numpy as np
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
-from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted
+from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted, intensity_of
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.usage import note_usage, of_one_level
@@ -22,7 +22,6 @@ from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
     LEAST_BEYOND,
-    LEVEL,
     Events,
     Measured,
     NeighbourRecord,
@@ -173,8 +172,8 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
             _latencies(trial, measured, run)
         if wanted.usage:
             note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
-        if LEVEL in record.trial.condition:
-            note_server(trial, measured, run)
+        if wanted.usage and intensity_of(record.trial.condition):
+            note_server(trial, measured, run, inside=wanted.inside)
         if run.neighbours:
             _victim(trial, measured, run)
     _deployment(trial)

@@ -7,9 +7,9 @@ of their record, called NAME.KEY. A victim's beside a neighbour has what its wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.victim import Bins
@@ -60,6 +60,7 @@ def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
             Metric("latency_max_ms", f"{latency}, longest", "ms", "less"),
             Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
             Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
+            Metric(PACKETS, f"Packets per {unit}", "packets", None),
             Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
             Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
             Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
@@ -71,8 +72,8 @@ def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
 
 
 def server_metrics() -> dict[str, Metric]:
-    """What a trial says besides where there are several numbers of participants: the server, as the host books it and
-    as a tool inside sees it."""
+    """What a trial says besides where its load's intensity is a factor (`INTENSITIES`): the server, as the host books
+    it and as a tool inside sees it."""
     return {
         metric.name: metric
         for metric in (
@@ -81,6 +82,7 @@ def server_metrics() -> dict[str, Metric]:
             Metric("memory_inside_mib", "Memory in use, as seen inside", "MiB", None),
             Metric("to_server_mbit_per_s", "Traffic to the server", "Mbit/s", None),
             Metric("from_server_mbit_per_s", "Traffic from the server", "Mbit/s", None),
+            Metric("packets_per_s", "Packets to and from the server", "1/s", None),
             Metric("switches_per_s", "Context switches of the host", "1/s", "less"),
             Metric("switches_per_s_inside", "Context switches, as seen inside", "1/s", None),
         )
@@ -96,8 +98,12 @@ def _per_s(unit: str) -> str:
 
 
 _SHORT = {"request": "req"}
+PACKETS = "packets_per_unit"  # of work
 METRICS = tuple(load_metrics(""))  # their names
-SERVER_CPUS = "server_cpus"  # of trials at several numbers of participants
+SERVER_CPUS = "server_cpus"  # of trials whose load's intensity is a factor
+# What comes whatever the server does: participants, viewers, requests of an open loop. (In closed loop a server is as
+# busy as it can be with any number of connections: what these change is its throughput.)
+INTENSITIES = (LEVEL, "load.viewers", "load.rate_per_s")
 LIVE_AGE = "ll-hls-viewers.media_age_ms"  # of what is live with low latency
 KNEE = "knee"  # of trials that search for it
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
@@ -217,9 +223,14 @@ def metrics_of(run: Run) -> dict[str, Metric]:
         return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **common}
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))
-    if any(LEVEL in trial.condition for trial in run.plan.trials):
+    if any(intensity_of(trial.condition) for trial in run.plan.trials):
         common |= server_metrics()
     return {**common, **own}
+
+
+def intensity_of(condition: Mapping[str, Any]) -> str:
+    """The path of the intensity among the levels of a trial's condition; "" where it is no factor."""
+    return next((path for path in INTENSITIES if path in condition), "")
 
 
 def unit_of(run: Run) -> str:

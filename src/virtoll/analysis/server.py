@@ -1,4 +1,6 @@
-"""What a conference's server used at each number of participants, as the host books it and as a tool inside sees it."""
+"""What a server used at each level of its load's intensity (participants, viewers, requests/s), as the host books it
+and as a tool inside sees it; of a conference's ramp, how many it carried.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import MIB, TrialMetrics
-from virtoll.analysis.usage import growth, of_one_level, time_mean, within
-from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured
+from virtoll.analysis.metrics import INTENSITIES, MIB, TrialMetrics
+from virtoll.analysis.usage import PASSED, grown_in, of_one_level, others_beside, time_mean, total, within
+from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured, Window
 
 Span = tuple[int, int]
 INSIDE = frozenset(
@@ -25,32 +27,57 @@ OUTSIDE = frozenset(
         ("instance", "net.rx_bytes"),
         ("instance", "net.tx_bytes"),
         ("host", "context_switches"),
+        *PASSED,
     }
 )
 
 
+def level_path(run: Run) -> str:
+    """The intensity of which trials have several levels, in one session or in several; "" where there is none."""
+    conditions = [trial.condition for trial in run.plan.trials]
+    return next((path for path in INTENSITIES if len({repr(each.get(path)) for each in conditions}) > 1), "")
+
+
 def is_by_participants(run: Run) -> bool:
-    """Whether trials are at different numbers of participants, in one session or in several."""
-    return len({trial.condition.get(LEVEL) for trial in run.plan.trials}) > 1
+    """Whether trials are at different numbers of participants."""
+    return level_path(run) == LEVEL
 
 
-def note_server(trial: TrialMetrics, measured: Measured, run: Run) -> None:
-    """Note of each of `virtoll.analysis.metrics.server_metrics` a number, or the reason why there is none."""
-    windows = of_one_level(measured)
-    span = (windows[0].start_ns, windows[-1].end_ns)
-    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE)
-    inside = run.samples(trial.record.trial.id, "inside", INSIDE)
-    for name, series, scale in (
-        ("server_cpus", outside.get(("instance", "cpu.usage_ns")), 1e-9),
-        ("server_cpus_inside", inside.get(("inside", "cpu.usage_ns")), 1e-9),
-        ("to_server_mbit_per_s", outside.get(("instance", "net.rx_bytes")), 8e-6),
-        ("from_server_mbit_per_s", outside.get(("instance", "net.tx_bytes")), 8e-6),
-        ("switches_per_s", outside.get(("host", "context_switches")), 1.0),
-        ("switches_per_s_inside", inside.get(("inside", "context_switches")), 1.0),
-    ):
-        grown = growth(series, span)
-        trial.put(name, grown if isinstance(grown, str) else grown * scale / (span[1] - span[0]) * 1e9)
-    trial.put("memory_inside_mib", _memory_inside(inside, span))
+def note_server(trial: TrialMetrics, measured: Measured, run: Run, *, inside: bool = True) -> None:
+    """Note of each of `virtoll.analysis.metrics.server_metrics` a number, or the reason why there is none; what is seen
+    inside where asked. Of what passed the links nothing is told where others' traffic passed them too.
+    """
+    windows, of = of_one_level(measured), trial.record.trial.id
+    outside, others = run.samples(of, "outside", OUTSIDE), others_beside(trial, run)
+    for name, (scale, counters) in _RATES.items():
+        why = others if name in _OF_LINKS else ""
+        trial.put(name, why or _per_second(windows, [outside.get(counter) for counter in counters], scale))
+    if inside:
+        seen = run.samples(of, "inside", INSIDE)
+        for name, (scale, counters) in _RATES_INSIDE.items():
+            trial.put(name, _per_second(windows, [seen.get(counter) for counter in counters], scale))
+        trial.put("memory_inside_mib", _memory_inside(seen, (windows[0].start_ns, windows[-1].end_ns)))
+
+
+# What grows: in the metric's unit, and the counters whose sum it is.
+_RATES: dict[str, tuple[float, Sequence[tuple[str, str]]]] = {
+    "server_cpus": (1e-9, [("instance", "cpu.usage_ns")]),
+    "to_server_mbit_per_s": (8e-6, [("instance", "net.rx_bytes")]),
+    "from_server_mbit_per_s": (8e-6, [("instance", "net.tx_bytes")]),
+    "packets_per_s": (1.0, PASSED),
+    "switches_per_s": (1.0, [("host", "context_switches")]),
+}
+_OF_LINKS = ("to_server_mbit_per_s", "from_server_mbit_per_s", "packets_per_s")
+_RATES_INSIDE: dict[str, tuple[float, Sequence[tuple[str, str]]]] = {
+    "server_cpus_inside": (1e-9, [("inside", "cpu.usage_ns")]),
+    "switches_per_s_inside": (1.0, [("inside", "context_switches")]),
+}
+
+
+def _per_second(windows: Sequence[Window], series: Sequence[Series | None], scale: float) -> float | str:
+    """How fast counters grow in the windows, all together."""
+    grown = total([grown_in(windows, each) for each in series])
+    return grown if isinstance(grown, str) else grown * scale / (sum(window.duration_ns for window in windows) / 1e9)
 
 
 def _memory_inside(inside: Mapping[tuple[str, str], Series], span: Span) -> float | str:
@@ -61,13 +88,13 @@ def _memory_inside(inside: Mapping[tuple[str, str], Series], span: Span) -> floa
     return (time_mean(total) - time_mean(free)) / MIB
 
 
-def per_participant(matrix: Matrix, metric: str, arm: Arm) -> Estimate | None:
-    """What each further participant adds to a metric: in each block the slope of a line (least squares) through the
-    levels at which the objective was met, if there is one: beyond, a server at its limit takes no more and delivers
-    less. Of those slopes the mean; None where no block has three such levels.
+def by_each_further(matrix: Matrix, metric: str, arm: Arm, path: str = LEVEL) -> Estimate | None:
+    """What each further participant, viewer or request a second adds to a metric: in each block the slope of a line
+    (least squares) through the levels at which the objective was met, if there is one: beyond, a server at its limit
+    takes no more and delivers less. Of those slopes the mean; None where no block has three such levels.
     """
     values = matrix.values(metric)[:, matrix.arms.index(arm), :]
-    at = np.array([float(condition.get(LEVEL, np.nan)) for condition in matrix.conditions])
+    at = np.array([float(condition.get(path, np.nan)) for condition in matrix.conditions])
     slopes = []
     for block, row in zip(matrix.blocks, values, strict=True):
         met = [not _missed(matrix, block, arm, condition) for condition in matrix.conditions]

@@ -1,4 +1,4 @@
-"""What an instance used while it served: CPU time and memory of its windows, out of the monitor's samples."""
+"""What an instance used while it served: CPU time, memory and packets of its windows, out of the monitor's samples."""
 
 from __future__ import annotations
 
@@ -7,41 +7,47 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from virtoll.analysis.load import Run, Series
-from virtoll.analysis.metrics import MIB, TrialMetrics
-from virtoll.record.model import COVERAGE, Measured, Window
+from virtoll.analysis.metrics import MIB, PACKETS, TrialMetrics
+from virtoll.record.model import BESIDE, COVERAGE, Measured, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
 
 _CPU = frozenset({("instance", "cpu.usage_ns"), ("helpers", "cpu.usage_ns")})
 _MEMORY = frozenset({("instance", "memory.usage_bytes"), ("instance", "memory.rss_bytes")})
-OUTSIDE = _CPU | _MEMORY
+# Packets that passed the links of the instance's side to generators and origin, in both directions.
+PASSED = (("instance", "net.rx_packets"), ("instance", "net.tx_packets"))
+OUTSIDE = _CPU | _MEMORY | frozenset(PASSED)
 
 INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 
 def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: bool = True, inside: bool = True) -> None:
     """Note what the instance used in a load's windows, of each metric a number or the reason why there is none: its CPU
-    time, and where asked its memory, and its CPU time as seen inside.
+    time and packets, and where asked its memory, and its CPU time as seen inside.
     """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
-    outside = run.samples(trial.record.trial.id, "outside", OUTSIDE if memory else _CPU)
+    wanted = OUTSIDE if memory else _CPU | frozenset(PASSED)
+    outside = run.samples(trial.record.trial.id, "outside", wanted)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
-    cpu_in = _cpu_of_served if tells else _cpu_in
-    by_window = [cpu_in([each], outside.get(("instance", "cpu.usage_ns"))) for each in windows]
-    instance_s = _sum(by_window)
-    helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
+    used_in = _of_served if tells else grown_in
+    by_window = [_seconds(used_in([each], outside.get(("instance", "cpu.usage_ns")))) for each in windows]
+    instance_s = total(by_window)
+    helpers_s = _seconds(used_in(windows, outside.get(("helpers", "cpu.usage_ns"))))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1 and inside:
         seen = run.samples(trial.record.trial.id, "inside", INSIDE)
-        inside_s = _cpu_in(windows, seen.get(("inside", "cpu.usage_ns")))
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
+        inside_s = _seconds(grown_in(windows, seen.get(("inside", "cpu.usage_ns"))))
+    done = sum(served) if tells else window.work
+    trial.put("cpu_s_per_1000", _per_unit(instance_s, done, unit, 1000))
+    passed = others_beside(trial, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
+    trial.put(PACKETS, _per_unit(passed, done, unit))
     if not isinstance(instance_s, str):
         used_s = [each for each in by_window if not isinstance(each, str)]
         trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
     if inside:
-        trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
+        trial.put("cpu_s_per_1000_inside", _per_unit(inside_s, window.work, unit, 1000))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
@@ -67,12 +73,21 @@ def of_one_level(measured: Measured) -> list[Window]:
     return [whole] if whole in measured.windows else measured.windows
 
 
-def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
-    return _sum([_cpu_s(series, (window.start_ns, window.end_ns)) for window in windows])
+def others_beside(trial: TrialMetrics, run: Run) -> str:
+    """Why nothing is told of what passed the links: others' traffic passes them too. "" where there is nobody."""
+    if run.neighbours or run.given(trial.record.trial.condition).get(BESIDE) == "others":
+        return "the links carry what is sent to and from those beside it, too"
+    return ""
 
 
-def _cpu_of_served(windows: Sequence[Window], series: Series | None) -> float | str:
-    """CPU seconds of all that was asked for in the windows and their lead-ins, to the end of the last of it.
+def grown_in(windows: Sequence[Window], series: Series | None) -> float | str:
+    """How much a cumulative counter grew in the windows."""
+    return total([growth(series, (window.start_ns, window.end_ns)) for window in windows])
+
+
+def _of_served(windows: Sequence[Window], series: Series | None) -> float | str:
+    """How much a cumulative counter grew by all that was asked for in the windows and their lead-ins,
+    to the end of the last of it.
 
     Between two looks, the last before it was asked for and the first when nothing of it was under way any more: the
     host's agent looks right before the instrument is started and right after it has told. In between, what was not
@@ -80,26 +95,24 @@ def _cpu_of_served(windows: Sequence[Window], series: Series | None) -> float | 
     """
     if series is None or len(series.t_ns) < 2:
         return "not sampled"
-    total_ns = 0
+    grown = 0
     for window in windows:
         before = int(np.searchsorted(series.t_ns, window.asked_from_ns, "right")) - 1
         after = int(np.searchsorted(series.t_ns, window.until_ns or window.end_ns, "left"))
         if before < 0 or after >= len(series.t_ns):
             return "no sample lies before the window, or none after it"
-        total_ns += int(series.value[after]) - int(series.value[before])
-    return total_ns / 1e9
+        grown += int(series.value[after]) - int(series.value[before])
+    return float(grown)
 
 
-def _sum(parts: Sequence[float | str]) -> float | str:
+def _seconds(grown_ns: float | str) -> float | str:
+    return grown_ns if isinstance(grown_ns, str) else grown_ns / 1e9
+
+
+def total(parts: Sequence[float | str]) -> float | str:
     """All together, or the first reason why one is not known."""
     known = [part for part in parts if not isinstance(part, str)]
     return sum(known) if len(known) == len(parts) else next(part for part in parts if isinstance(part, str))
-
-
-def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
-    """CPU seconds between the window's ends."""
-    grown = growth(series, window)
-    return grown if isinstance(grown, str) else grown / 1e9
 
 
 def growth(series: Series | None, window: tuple[int, int]) -> float | str:
@@ -120,10 +133,11 @@ def growth(series: Series | None, window: tuple[int, int]) -> float | str:
     return float(at[1] - at[0]) / covered
 
 
-def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
-    if isinstance(cpu_s, str):
-        return cpu_s
-    return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000
+def _per_unit(used: float | str, served: float, unit: str, units: int = 1) -> float | str:
+    """By so many units of work."""
+    if isinstance(used, str):
+        return used
+    return f"no {unit} was served in the window" if served <= 0 else used / served * units
 
 
 def within(series: Series | None, window: tuple[int, int]) -> Series | None:

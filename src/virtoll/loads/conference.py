@@ -27,6 +27,8 @@ QUANTITIES = {
     "loss_before_percent": Quantity("Packets lost before repair", "%", None),
     "jitter_ms": Quantity("Interarrival jitter, mean of streams", "ms", "less"),
     "round_trip_ms": Quantity("Round trip to the server, mean", "ms", "less"),
+    "rtcp_round_trip_ms": Quantity("Round trip of who sends, by RTCP, mean", "ms", "less"),
+    "first_packet_ms": Quantity("Time to the first packet of a stream, median", "ms", "less"),
     "first_key_frame_ms": Quantity("Time to the first key frame of a stream, median", "ms", "less"),
     "webcam_mbit_per_s": Quantity("Bit rate of a webcam that is watched", "Mbit/s", None),
     "desktop_mbit_per_s": Quantity("Bit rate of a desktop that is watched", "Mbit/s", None),
@@ -125,12 +127,13 @@ def _values(report: Mapping[str, Any]) -> dict[str, float]:
     for key, rows in (
         ("jitter_ms", [row for each in streams for row in each["jitter"]]),
         ("round_trip_ms", report["ice_rtt"]),
+        ("rtcp_round_trip_ms", [row for each in report["sent"].values() for row in each["rtt"]]),
     ):
         if rows:
             told[key] = _mean_ns(rows) / 1e6
-    firsts = sorted(row for each in streams for row in each["first_key_frame"])
-    if firsts:
-        told["first_key_frame_ms"] = _median_ns(firsts) / 1e6
+    for key in ("first_packet", "first_key_frame"):
+        if firsts := sorted(row for each in streams for row in each[key]):
+            told[f"{key}_ms"] = _median_ns(firsts) / 1e6
     for role in (WEBCAM, DESKTOP):
         if role in received and received[role]["streams"]:
             each = received[role]

@@ -64,6 +64,11 @@ class RtspViewersLoad(ViewingLoad):
         """The film; nothing of ours for a path of the user's."""
         return None if self.settings.path else self.settings.film
 
+    @property
+    def files_each(self) -> int:
+        """Its connection; over UDP those of one track's media and reports too."""
+        return 3 if self.settings.transport == "udp" else 1
+
     def check(self, host: Host) -> list[Problem]:
         """See `ViewingLoad.check`; and that the server is left to set the pace."""
         problems = super().check(host)

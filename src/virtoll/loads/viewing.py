@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries, films
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.open_files import too_many
 from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
 from virtoll.loads.conversation import ahead_s, conversing
@@ -149,13 +150,25 @@ class ViewingLoad(Load):
         return {}, {}
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
-        """The generator, that a player with these settings can play, and that a film can be made."""
+        """The generator, that it may open as many connections, that a player with these settings can play, and that a
+        film can be made.
+        """
         problems, settings = films.problems(self.content) if isinstance(self.content, Film) else [], self.settings
         problems += binaries.missing(self.generator)
+        problems += self.too_many(settings.viewers, "[load] viewers")
         if max(settings.startup_ns, settings.resume_ns) > settings.buffer_ns:
             what = "a player that reads less ahead than it begins with never begins"
             problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
         return problems
+
+    @property
+    def files_each(self) -> int:
+        """Files that a viewer has open, at the least: its connection."""
+        return 1
+
+    def too_many(self, viewers: int, where: str) -> list[Problem]:
+        """What is said where so many viewers are more than the generator may open connections for."""
+        return too_many("viewers", viewers, self.files_each, where)
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Viewers come with the first window."""

@@ -21,7 +21,7 @@ from virtoll.report.both import Both, Native
 from virtoll.report.findings import Findings, halved, skim, told_as_damage
 
 _MEMORY = ("memory_", "rss_")
-_USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_")
+_USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_", "packets_")
 
 
 @dataclass(frozen=True)

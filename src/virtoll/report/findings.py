@@ -33,7 +33,7 @@ from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import LEVEL, NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
 from virtoll.report.begin import uncollected
 from virtoll.units import plural
 
@@ -200,7 +200,7 @@ class Findings:
         """
         if self.is_search:
             return self.matrix.metrics[KNEE]
-        if SERVER_CPUS in self.matrix.metrics:
+        if any(LEVEL in trial.condition for trial in self.run.plan.trials):
             return self.matrix.metrics[SERVER_CPUS]
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]

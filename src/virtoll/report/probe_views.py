@@ -36,6 +36,7 @@ class View:
     remark: str = ""  # what its caption says besides
     zeros: bool = False  # its values may be 0, and are drawn from there on
     distribution: bool = True  # whether the single events behind it are shown too
+    title: str = ""  # of the axis of its values, where the quantity's own is too long for panels
 
     @property
     def is_small(self) -> bool:
@@ -63,6 +64,7 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     title = f"{mid(headline.title)} [{headline.unit}]"
     if len(view.metrics) > 1 or not headline.unit or len(title) > _LONGEST_TITLE:
         title = headline.unit
+    title = view.title or title
     look = comparison.Comparison(absolute, relative, title, findings.margin, view.zeros)
     better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
     caption = (

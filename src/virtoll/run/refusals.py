@@ -68,6 +68,8 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
     elif intensity.whole and not (knee.least.is_integer() and knee.most.is_integer()):
         what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
         problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
+    elif isinstance(work.load, ViewingLoad):
+        problems += work.load.too_many(round(knee.most), f"{where} most")
     return [*problems, *_of_objective(knee, work.load, where)]
 
 

@@ -133,6 +133,9 @@ _READY_S = 2.0  # before the common start of all loads, where other servers are 
 _NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _PAUSE_S = 0.25  # until viewers have paused; and their server's clock is asked for before the window and after it
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
+# Of a load with browsers: until Chromium runs, and is gone again; and what is ahead of each window's joins, for the
+# browsers are told beforehand when it begins.
+_CHROMIUM_S, _AHEAD_S = 6.0, 2.0
 
 
 def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) -> float:
@@ -151,6 +154,21 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     if PROBE in condition:
         return study.case(condition).expected_s
     values = study.values(condition)
+    windows = 1 if study.design == "blocks" else settings_of(Rotation, "rotation", values).rounds
+    return _load_seconds(study, values) + _browsers_seconds(values, len(values.get(LEVELS) or range(windows)))
+
+
+def _browsers_seconds(values: Mapping[str, Any], windows: int) -> float:
+    """What browsers add to so many windows; of a search, to as many as it takes."""
+    if not values.get("load.browsers"):
+        return 0.0
+    if values.get("knee.objective"):
+        windows = search_windows(settings_of(Knee, "knee", values))
+    return _CHROMIUM_S + _AHEAD_S * windows
+
+
+def _load_seconds(study: Study, values: Mapping[str, Any]) -> float:
+    """Of its windows, its warm-up, and its users' joins."""
     warm_up_ns = values.get("load.warm_up_ns") or 0
     # Each window has viewers of its own, who join one after another, and settle; so has a warm-up, if there is one.
     joins_ns, settle_ns = _joins_ns(values), values.get("load.settle_ns") or 0

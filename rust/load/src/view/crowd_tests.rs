@@ -347,3 +347,16 @@ fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
     assert_eq!(due(3, Some(1)), (vec![], vec![2]));
     assert_eq!(due(3, Some(9)), (vec![], vec![0, 1, 2]));
 }
+
+#[test]
+fn more_viewers_than_files_may_be_open_are_refused_before_the_first_of_them_joins() {
+    assert!(are_enough(1000, 1072, 1072).is_ok());
+    let Failed(why) = are_enough(1000, 1072, 1071).unwrap_err();
+    assert!(
+        why.starts_with(
+            "1000 viewers take 1072 open files, and the generator's machine allows 1071"
+        ),
+        "{why}"
+    );
+    assert!(why.contains("ulimit -Hn 1072") && why.contains("ask for fewer viewers"));
+}

@@ -176,6 +176,17 @@ fn is_enough(receive_bytes: u32, granted_bytes: u32) -> Result<(), Failed> {
     )))
 }
 
+/// Said before the first of them joins: the last would end all that the others saw.
+fn are_enough(viewers: usize, descriptors: u64, allowed: u64) -> Result<(), Failed> {
+    if allowed >= descriptors {
+        return Ok(());
+    }
+    Err(Failed(format!(
+        "{viewers} viewers take {descriptors} open files, and the generator's machine allows {allowed}: raise the hard \
+         limit (`ulimit -Hn {descriptors}`; root's own up to fs.nr_open), or ask for fewer viewers"
+    )))
+}
+
 /// One order after another.
 fn in_turn(
     spec: &ViewSpec,
@@ -196,9 +207,11 @@ fn in_turn(
     };
     for line in orders {
         let order = crew::order::<Order>(&line?)?.checked(spec)?;
-        let descriptors =
-            order.viewers as u64 * spec.descriptors_each() + 4 * spec.threads as u64 + 64;
-        sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
+        let descriptors = |each: u64| order.viewers as u64 * each + 4 * spec.threads as u64 + 64;
+        let (least, most) = spec.descriptors_each();
+        let allowed = sys::raise_open_files(descriptors(most));
+        let allowed = allowed.map_err(|error| Failed::own_limit(&error))?;
+        are_enough(order.viewers, descriptors(least), allowed)?;
         if let Some(clock) = clock {
             clock.compare();
         }

@@ -231,14 +231,14 @@ impl ViewSpec {
         }
     }
 
-    /// Open files that a viewer needs at most.
-    pub fn descriptors_each(&self) -> u64 {
+    /// Open files that a viewer needs at the least, and at most.
+    pub fn descriptors_each(&self) -> (u64, u64) {
         match self.media {
             Media::Rtsp {
                 transport: Transport::Udp,
                 ..
-            } => rtsp::MOST_DESCRIPTORS,
-            _ => 1,
+            } => (rtsp::LEAST_DESCRIPTORS, rtsp::MOST_DESCRIPTORS),
+            _ => (1, 1),
         }
     }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import Toll
 from virtoll.analysis.server import (
     Browsers,
     Carried,
@@ -13,92 +11,78 @@ from virtoll.analysis.server import (
     carried,
     deployments,
     is_by_participants,
-    per_participant,
     void_levels,
 )
 from virtoll.record.model import LEVEL
+from virtoll.report.by_level import (
+    CPU,
+    MEMORY,
+    PACKETS,
+    SWITCHES,
+    TRAFFIC,
+    Along,
+    Asked,
+    added,
+    differences,
+    views,
+)
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
-from virtoll.report.numbers import MISSING, interval, plus_minus
-from virtoll.report.probe_views import View, view_figures
+from virtoll.report.numbers import MISSING
+from virtoll.report.probe_views import view_figures
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 
-_AXIS = "participants"
-_SIDES = "A container's tool sees the host's counters, unless lxcfs shows it its own."
-# Name, question, metrics (a panel each), whether they are drawn from 0 on whatever they span, and what the caption says
-# besides.
-_VIEWS = (
-    (
-        "conference-cpu",
-        "How much CPU does the server take, and how much would a tool inside say?",
-        ("server_cpus", "server_cpus_inside"),
-        True,
-        f"Above as the host books it, helpers and emulators too; below as /proc/stat inside has it. {_SIDES}",
-    ),
-    (
-        "conference-memory",
-        "How much memory does the server take, and how much would a tool inside say?",
-        ("memory_mean_mib", "memory_inside_mib"),
-        True,
-        f"Above as the host books it, page cache included; below as free(1) inside has it. {_SIDES}",
-    ),
-    (
-        "conference-traffic",
-        "How much traffic does the server carry?",
-        ("from_server_mbit_per_s", "to_server_mbit_per_s"),
-        False,
-        "At the host's end of the instance's link.",
-    ),
-    (
-        "conference-switches",
-        "How often does the CPU change hands?",
-        ("switches_per_s", "switches_per_s_inside"),
-        True,
-        f"Above of the whole host, the generator's too; below as seen inside. {_SIDES}",
-    ),
-    ("conference-joins", "How long does a join take?", ("latency_p90_ms", "latency_p50_ms"), False, ""),
-    (
-        "conference-frozen",
+_ALONG = Along(LEVEL, "conference", "participant", "participants", is_linear=True)
+_ASKED = (
+    CPU,
+    MEMORY,
+    TRAFFIC,
+    PACKETS,
+    SWITCHES,
+    Asked("joins", "How long does a join take?", ("latency_p90_ms", "latency_p50_ms"), is_from_0=False),
+    Asked(
+        "frozen",
         "How much of the time do streams stand still?",
         ("participants.frozen_percent", "participants.waiting_percent"),
-        True,
-        "Frozen by webrtc-stats' rule, or without a first picture; below the latter alone.",
+        remark="Frozen by webrtc-stats' rule, or without a first picture; below the latter alone.",
     ),
-    (
-        "conference-loss",
+    Asked(
+        "loss",
         "How many packets are lost?",
         ("participants.loss_percent", "participants.loss_before_percent"),
-        True,
-        "Above after repair by retransmission, below before.",
+        remark="Above after repair by retransmission, below before.",
     ),
-    (
-        "conference-delay",
+    Asked(
+        "delay",
         "How long is the way, and how unsteady?",
-        ("participants.round_trip_ms", "participants.jitter_ms"),
-        True,
-        "Round trips of ICE's consent checks; jitter as RFC 3550 defines it.",
+        ("participants.round_trip_ms", "participants.rtcp_round_trip_ms", "participants.jitter_ms"),
+        remark="Round trips of all by ICE's consent checks, and of those who send by RTCP; jitter as RFC 3550 has it.",
     ),
-    (
-        "conference-browser-frozen",
+    Asked(
+        "first",
+        "How long until a stream that is subscribed to shows something?",
+        ("participants.first_packet_ms", "participants.first_key_frame_ms"),
+        remark="Its first packet, and its first key frame, of those streams that had one.",
+    ),
+    Asked(
+        "browser-frozen",
         "How much of the time do streams stand still in a browser?",
         ("participants.browser_frozen_percent",),
-        True,
-        "As a Chromium among the participants counts it; a stream that shows nothing in a window stands still in it.",
+        remark="As a Chromium among the participants counts it; a stream that shows nothing in a window stands still "
+        "in it.",
     ),
-    (
-        "conference-browser-frames",
+    Asked(
+        "browser-frames",
         "How many frames a second does a browser show?",
         ("participants.browser_webcam_frames_per_s", "participants.browser_desktop_frames_per_s"),
-        True,
-        "Decoded by a Chromium among the participants, mean of streams.",
+        remark="Decoded by a Chromium among the participants, mean of streams.",
     ),
-    (
-        "conference-browser-decode",
+    Asked(
+        "browser-decode",
         "How long does a browser take to decode a frame?",
         ("participants.browser_decode_ms",),
-        True,
-        "It tells of the generator's CPUs, not of the server.",
+        remark="It tells of the generator's CPUs, not of the server.",
     ),
 )
 
@@ -121,11 +105,12 @@ class Conference(Section):
 
     def figures(self, findings: Findings) -> list[Figure]:
         """A view each."""
-        return view_figures(findings, views(findings))
+        return view_figures(findings, views(findings, _ALONG, _ASKED))
 
     def tables(self, findings: Findings) -> list[Table]:
         """Differences to native as the papers state them, what a participant adds, and how many are carried."""
-        made = [_differences(findings), _added(findings), _carried(findings)]
+        of = {"": findings}
+        made = [differences(of, _ALONG), added(of, _ALONG), _carried(findings)]
         return [table.placed(table.caption) for table in made if table is not None]
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
@@ -175,94 +160,6 @@ _LEVELS = (
     "there is a window, and nobody leaves. Levels of one deployment are compared with the same level on native, never "
     "with each other; intervals are over blocks."
 )
-
-
-def views(findings: Findings) -> list[View]:
-    """The views of what was measured."""
-    known, found = findings.matrix.metrics, []
-    for name, question, metrics, zeros, remark in _VIEWS:
-        shown = tuple(known[metric] for metric in metrics if metric in known and not findings.reason(metric))
-        entries = tuple(
-            (metric, condition, _panel(findings, metric, shown, condition.label(_others(findings))))
-            for metric in shown
-            for condition in findings.matrix.conditions_of(metric.name)
-        )
-        if entries:
-            found.append(View(shown, LEVEL, entries, name, question, _AXIS, True, remark, zeros, False))
-    return found
-
-
-def _others(findings: Findings) -> tuple[str, ...]:
-    return tuple(path for path in findings.matrix.varying if path != LEVEL)
-
-
-def _panel(findings: Findings, metric: Metric, shown: tuple[Metric, ...], rest: str) -> str:
-    parts = (metric.title if len(shown) > 1 else "", rest if _others(findings) else "")
-    return ", ".join(part for part in parts if part)
-
-
-_COMPARED = (("server_cpus", "CPU"), ("memory_mean_mib", "Memory"))
-
-
-def _differences(findings: Findings) -> Table | None:
-    """Mean and largest ratio to native, as the papers print them."""
-    arms = [arm for arm in findings.arms if arm.role == "treatment"]
-    metrics = [(name, title) for name, title in _COMPARED if name in findings.matrix.metrics]
-    if not arms or not metrics or findings.matrix.baseline is None:
-        return None
-    heads = ["Arm"]
-    for _, title in metrics:
-        heads += [f"{title}, mean", f"{title}, largest"]
-    rows = []
-    for arm in arms:
-        cells = [Cell(arm.label)]
-        for name, _ in metrics:
-            tolls, levels = findings.tolls(name), len(findings.matrix.conditions_of(name))
-            cells += [_ratio(tolls.total(arm), levels), _largest([toll for toll in tolls.cells if toll.arm == arm])]
-        rows.append(tuple(cells))
-    notes = (
-        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels, or over those that are told "
-        "of both where some are not: arms that are told over different levels cannot be compared with each other. "
-        "Levels that missed the objective count too: there a server at its limit takes no more, and delivers less. "
-        "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its "
-        "true value by chance.",
-    )
-    return Table("conference-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes)
-
-
-def _ratio(toll: Toll | None, levels: int) -> Cell:
-    """Over all levels, or over how many of them."""
-    if toll is None or toll.ratio is None:
-        return Cell(MISSING, "missing")
-    some = f"over {toll.conditions} of {levels} levels" if toll.conditions < levels else ""
-    return Cell(f"× {interval(toll.ratio)}", detail=some)
-
-
-def _largest(tolls: list[Toll]) -> Cell:
-    known = [(toll.ratio.value, toll) for toll in tolls if toll.ratio is not None]
-    if not known:
-        return Cell(MISSING, "missing")
-    toll = max(known, key=lambda each: each[0])[1]
-    assert toll.condition is not None
-    return Cell(f"× {interval(toll.ratio)}", detail=toll.condition.label())
-
-
-def _added(findings: Findings) -> Table | None:
-    """What each further participant takes."""
-    metrics = [findings.matrix.metrics[name] for name, _ in _COMPARED if name in findings.matrix.metrics]
-    if len(findings.matrix.levels(LEVEL)) < 3 or _others(findings):
-        return None
-    rows = []
-    for arm in findings.arms:
-        added = (per_participant(findings.matrix, metric.name, arm) for metric in metrics)
-        rows.append((Cell(arm.label), *(Cell(plus_minus(each)) for each in added)))
-    heads = ("Arm", *(f"{title} [{metric.unit}]" for metric, (_, title) in zip(metrics, _COMPARED, strict=True)))
-    notes = (
-        "The slope of a straight line (least squares) through the levels, three at least, at which a deployment met "
-        "the objective; mean over blocks with 95 % intervals. It says nothing of participants beyond the highest of "
-        "them.",
-    )
-    return Table("conference-added", "What each further participant takes", heads, tuple(rows), notes)
 
 
 def _carried(findings: Findings) -> Table | None:

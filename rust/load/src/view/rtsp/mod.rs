@@ -24,7 +24,8 @@ use track::Track;
 const READ_BYTES: usize = 64 * 1024;
 const TAIL_NS: i64 = 2_000_000_000;
 const SILENCE_NS: i64 = 1_000_000_000;
-/// At most: RTSP, RTP and RTCP of each track.
+/// RTSP, RTP and RTCP of one track, and of as many as there may be.
+pub const LEAST_DESCRIPTORS: u64 = 1 + 2;
 pub const MOST_DESCRIPTORS: u64 = 1 + 2 * sdp::MOST_TRACKS as u64;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

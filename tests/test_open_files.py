@@ -1,0 +1,97 @@
+"""More viewers than files may be open are refused before anything is made."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.hosts import open_files
+from virtoll.hosts.local import LocalHost
+from virtoll.loads.rtsp_viewers import RtspViewersLoad, RtspViewersSettings
+from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
+
+STUDY = """\
+name = "crowd"
+question = "How many?"
+blocks = 2
+[service]
+name = "nginx"
+[load]
+name = "viewers"
+MORE
+[[arms]]
+platform = "native"
+"""
+KNEE = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 10\nmost = MOST\n'
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One whose kernel lets a program have 1,000 open files, and whose hard limit is 500."""
+    (tmp_path / "nr_open").write_text("1000\n")
+    monkeypatch.setattr(open_files, "_NR_OPEN", tmp_path / "nr_open")
+    monkeypatch.setattr(open_files, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (100, 500))
+    monkeypatch.setattr("virtoll.binaries.binary", Path)
+    may_raise(tmp_path)
+    return tmp_path
+
+
+def may_raise(machine: Path, *, is_allowed: bool = True) -> None:
+    bits = (1 << 24) if is_allowed else (1 << 24) - 1
+    (machine / "status").write_text(f"Name:\tvirtoll\nCapPrm:\tffffffffff\nCapEff:\t{bits:016x}\n")
+
+
+def test_who_may_raise_its_limit_has_what_the_kernel_allows_and_who_may_not_its_hard_limit(machine: Path) -> None:
+    assert open_files.most_open_files() == (1000, True)
+    may_raise(machine, is_allowed=False)
+    assert open_files.most_open_files() == (500, False)
+
+
+def test_the_refusal_names_the_limit_and_the_remedy(machine: Path) -> None:
+    assert ViewersLoad(ViewersSettings(viewers=936)).check(LocalHost()) == []
+    (problem,) = ViewersLoad(ViewersSettings(viewers=937)).check(LocalHost())
+    assert problem == Problem(
+        "937 viewers take 1,001 open files, and the generator may have 1,000 (fs.nr_open)",
+        "[load] viewers",
+        "`sysctl fs.nr_open=1001`, or let there be 936 viewers at the most",
+    )
+    may_raise(machine, is_allowed=False)
+    (problem,) = ViewersLoad(ViewersSettings(viewers=600)).check(LocalHost())
+    assert "may have 500 (the hard limit of open files, which must not be raised here)" in problem.what
+    assert problem.remedy == "run as root, or with `ulimit -Hn 664`, or let there be 436 viewers at the most"
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_viewer_over_udp_has_sockets_for_media_and_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtoll.films.problems", lambda _film: [])
+    over_tcp, over_udp = (
+        RtspViewersLoad(RtspViewersSettings(viewers=400, transport=transport)) for transport in ("tcp", "udp")
+    )
+    assert over_tcp.check(LocalHost()) == []
+    (problem,) = over_udp.check(LocalHost())
+    assert problem.what.startswith("400 viewers take 1,264 open files")
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_search_up_to_more_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+
+    def refused(most: int) -> list[str]:
+        text = STUDY.replace("MORE", KNEE.replace("MOST", str(most)))
+        try:
+            Stage(read_study(text, "crowd.toml", catalogue()), LocalHost()).offered("crowd.toml", tries=False)
+        except StudyError as error:
+            return [f"{problem.where}: {problem.what}" for problem in error.problems]
+        return []
+
+    assert refused(936) == []
+    (told,) = refused(2000)
+    assert told.startswith("crowd.toml: [knee] most: 2,000 viewers take 2,064 open files")
