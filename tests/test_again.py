@@ -213,6 +213,26 @@ def test_a_study_of_one_configuration_is_written_as_before() -> None:
     assert "configurations" not in document.as_json(of(TEXT))
 
 
+def test_a_factor_of_one_level_is_a_value() -> None:
+    """As quick variants have them; a rule that excludes another level of it, or this one with others, is still held."""
+    sizes = '[factors]\n"limits.memory" = [{}]\n"load.connections" = [1, 9]\n[[exclude]]\n"limits.memory" = {}\n'
+    one, other = (
+        f"{TEXT}{sizes.format(size, size)}\"load.connections\" = 9\nplatform = 'lxc'\n"
+        for size in ('"512 MiB"', '"1 GiB"')
+    )
+    both = interleaved(of(one), of(other))
+    assert both is not None
+    assert both.differing == ("limits.memory_bytes: 536870912 in A, 1073741824 in B",)
+    asked = {
+        (t.arm.label, t.condition["load.connections"], t.condition[CONFIGURATION])
+        for t in planned(of(one), of(other)).trials
+    }
+    assert {each for each in asked if each[0] == LXC} == {(LXC, 1, "A"), (LXC, 1, "B")}
+    assert len({each for each in asked if each[0] == DOCKER}) == 4
+    quick = of(TEXT + '[factors]\n"limits.memory" = ["512 MiB", "1 GiB"]\n[[exclude]]\n"limits.memory" = "1 GiB"\n')
+    assert interleaved(replace(quick, factors={"limits.memory_bytes": (2**29,)}), of(LARGER)) is not None
+
+
 def test_configured_alike_there_is_no_study() -> None:
     assert interleaved(of(TEXT), of(TEXT.replace("blocks = 6", "blocks = 9").replace("seed = 4", "seed = 5"))) is None
 
@@ -224,13 +244,14 @@ def test_configured_alike_there_is_no_study() -> None:
         (OPEN, "load.loop: closed in A, open in B"),
         (TEXT.replace("[limits]", "[link]\ndelay = '1 ms'\n[limits]"), "link.delay_ns"),
         (TEXT.replace("seed = 4", 'seed = 4\ndesign = "rotation"'), "design: blocks in A, rotation in B"),
-        (f'{TEXT}[factors]\n"load.connections" = [1, 9]\n', "[factors]"),
+        (f'{TEXT}[factors]\n"load.connections" = [1, 9]\n', "[factors] load.connections: nothing in A, [1, 9] in B"),
     ],
 )
 def test_what_cannot_be_two_things_at_once_is_named(other: str, told: str) -> None:
     with pytest.raises(IncomparableError) as refused:
         interleaved(of(TEXT), of(other))
     assert told in str(refused.value)
+    assert "service.workers" not in str(refused.value)  # whose service is another, all else of it is
     assert "->" in str(refused.value)
 
 

@@ -31,6 +31,7 @@ _SELDOM = 1.5  # times as far as samples usually are: of one a second no two are
 _TOGETHER_NS = 10 * 10**9  # trials of a turn that began farther apart are of two goes: virtoll was killed in the first
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z_. -]+")  # of a host, by Zabbix's manual
+_MOST_NAMED = 12
 _BRACKETS = str.maketrans("", "", "()")
 
 
@@ -81,9 +82,15 @@ def line(host: str, key: str, at_ns: int, value: float) -> str:
 
 def how(count: int, named: Iterable[str], keys: Iterable[str], file: str = "FILE") -> Iterator[str]:
     """How so many values are sent, and to whom."""
-    known = ", ".join(f'"{name}"' for name in named)
     yield f"{count:,} values; `zabbix_sender -z SERVER -T -N -i {file}` sends them"
-    yield f"to hosts that Zabbix knows as {known}, with trapper items {', '.join(keys)}"
+    known = _some(f'"{name}"' for name in named)
+    yield f"to hosts that Zabbix knows as {known}, with trapper items {_some(keys)}"
+
+
+def _some(words: Iterable[str]) -> str:
+    """The first ones; the file names them all."""
+    every = list(words)
+    return ", ".join([*every[:_MOST_NAMED], *[f"{len(every) - _MOST_NAMED} more"] * (len(every) > _MOST_NAMED)])
 
 
 def lines(run: Run) -> Iterator[str]:

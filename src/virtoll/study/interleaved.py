@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtoll.errors import IncomparableError
-from virtoll.record.model import CONFIGURATION, LEVELS, Arm
+from virtoll.record.model import CONFIGURATION, LEVELS, SERVER, Arm
 from virtoll.study.model import Configuration, Study, StudyArm
 from virtoll.study.plan import conditions
 
@@ -68,9 +68,19 @@ def interleaved(a: Study, b: Study, where: str = "") -> Both | None:
 
 
 def _alone(study: Study) -> Study:
-    """Without probes beside a service, and without outside instruments: neither is compared."""
+    """Without probes beside a service, and without outside instruments: neither is compared. A factor of one level, as
+    quick variants have them, is a value as any other, and a rule of exclusion that it settles is none.
+    """
     own = () if study.is_served else tuple(case for case in study.programme if not case.instrument)
-    return dataclasses.replace(study, programme=own)
+    fixed = {path: levels[0] for path, levels in study.factors.items() if len(levels) == 1 and path != SERVER}
+    rules = [rule for rule in study.exclude if all(fixed[path] in rule[path] for path in fixed.keys() & rule.keys())]
+    return dataclasses.replace(
+        study,
+        programme=own,
+        base={**study.base, **fixed},
+        factors={path: levels for path, levels in study.factors.items() if path not in fixed},
+        exclude=tuple({path: levels for path, levels in rule.items() if path not in fixed} for rule in rules),
+    )
 
 
 def _study(a: Study, b: Study, differing: Sequence[str], pairs: Sequence[tuple[StudyArm, StudyArm]]) -> Study:
@@ -136,9 +146,12 @@ def _of_the_whole(a: Study, b: Study) -> Iterator[str]:
     for key in _NAMED:
         if (mine := getattr(a, key)) != (theirs := getattr(b, key)):
             yield _line(key, mine, theirs)
-    for key in ("servers", "programme", "factors", "exclude"):
+    for key, table in (("servers", "[servers]"), ("programme", "[[probes]]"), ("exclude", "[[exclude]]")):
         if getattr(a, key) != getattr(b, key):
-            yield {"programme": "[[probes]]"}.get(key, f"[{key}]")
+            yield table
+    for path in dict.fromkeys([*a.factors, *b.factors]):
+        if (ours := a.factors.get(path, ())) != (others := b.factors.get(path, ())):
+            yield _line(f"[factors] {path}", list(ours), list(others))
     for name, study in ((A, a), (B, b)):
         if any(study.values(condition).get("neighbour.aggressor") for condition in conditions(study)):
             yield f"[neighbour]: in {name} each arm beside one is compared with itself"
@@ -147,10 +160,12 @@ def _of_the_whole(a: Study, b: Study) -> Iterator[str]:
 
 
 def _of_the_values(a: Study, b: Study) -> Iterator[str]:
+    """But for those of a service, an origin or a load that is another one altogether."""
     missing = object()
+    others = [f"{key}." for key in ("service", "origin", "load") if getattr(a, key) != getattr(b, key)]
     for path in dict.fromkeys([*a.base, *b.base]):
         mine, theirs = a.base.get(path, missing), b.base.get(path, missing)
-        if mine == theirs or path.startswith(_HOW_MUCH):
+        if mine == theirs or path.startswith((*_HOW_MUCH, *others)):
             continue
         if missing in (mine, theirs):
             yield f"{path}: unknown to {A if mine is missing else B}"
