@@ -442,6 +442,18 @@ def test_how_long_a_trials_turns_are_is_in_its_facts(monkeypatch: pytest.MonkeyP
     assert (notes.facts["rotation"]["window_ns"], notes.facts["rotation"]["pace_per_s"]) == (4 * 10**8, 150.0)
 
 
+def test_a_slow_arm_has_its_windows_in_some_of_the_rounds_and_waits_through_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(LoadDouble, "under_way", 20)
+    monkeypatch.setattr(LoadDouble, "warm_up", lambda *_: 20.0)
+    stage = Stage(watched(WELL), aggressor="", rounds=9)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert notes.facts["rotation"]["every_rounds"] == 2
+    told = "".join({"load": "W", "others": "."}.get(what, "") for what in stage.log)
+    assert told == ".W..W..W..W..W.", "in rounds 1, 3, 5, 7 and 9; the others' last windows are waited for"
+
+
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
     """What is noted of a trial beside a neighbour that was at work."""
     (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)

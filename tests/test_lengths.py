@@ -71,8 +71,26 @@ def test_no_window_is_more_than_twenty_times_the_studys_nor_than_two_seconds_but
 
 
 def test_what_was_chosen_is_told_with_what_it_follows_from() -> None:
-    assert length(SHORT, 20, 200.0).told() == {"window_ns": 300 * MS, "pace_per_s": 200.0, "under_way": 20}
-    assert length(SHORT, 20, None).told() == {"window_ns": 100 * MS, "pace_per_s": None, "under_way": None}
+    told = {"window_ns": 300 * MS, "every_rounds": 1, "pace_per_s": 200.0, "under_way": 20}
+    assert length(SHORT, 20, 200.0).told() == told
+    unknown = {"window_ns": 100 * MS, "every_rounds": 1, "pace_per_s": None, "under_way": None}
+    assert length(SHORT, 20, None).told() == unknown
+
+
+@pytest.mark.parametrize(
+    ("rounds", "pace_per_s", "every"),
+    [
+        (16, 10_000, 1),
+        (16, 400, 1),  # 150 ms after 75: less than two turns of 150
+        (16, 300, 2),  # 200 ms after 100
+        (16, 200, 3),
+        (16, 20, 4),  # in four rounds at the least
+        (7, 20, 1),
+        (3, 20, 1),
+    ],
+)
+def test_who_takes_as_long_as_several_turns_has_one_in_fewer_rounds(rounds: int, pace_per_s: float, every: int) -> None:
+    assert length(replace(SHORT, rounds=rounds), 20, pace_per_s).every == every
 
 
 def test_a_pace_is_of_all_that_was_served_and_of_all_of_its_time() -> None:

@@ -37,7 +37,7 @@ _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 # From one of several generators' seed to the next's: no search has so many windows, each of which adds one.
 _SEEDS = 2**32
 _SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
-_LEAD_IN = 1.5  # lead-in of a closed loop, in the time that it takes to answer each of its users once
+LEAD_IN = 1.5  # lead-in of a closed loop, in the time that it takes to answer each of its users once
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class NativeSession(Session):
             return asked_ns
         generation_ns: float = settings.connections * self.load.work_each / pace_per_s * 1e9
         longest_ns: int = LONGEST_IN_TURN_NS if self._leads_ns else settings.timeout_ns
-        return max(asked_ns, min(round(_LEAD_IN * generation_ns), longest_ns))
+        return max(asked_ns, min(round(LEAD_IN * generation_ns), longest_ns))
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None

@@ -69,7 +69,13 @@ def _paced(findings: Findings) -> str:
         if length_ns > findings.run.given(record.trial.condition).get("rotation.window_ns", length_ns):
             spans_ns.setdefault(record.trial.arm.label, []).append(length_ns)
     told = [f"{label} {_span(each)}" for label, each in sorted(spans_ns.items())]
-    return f" (longer where an arm was slow in its warm-up: {join(told)})" if told else ""
+    fewer = {
+        record.trial.arm.label
+        for record in findings.run.records
+        if record.facts.get(ROTATION, {}).get("every_rounds", 1) > 1
+    }
+    rounds = f", and {join(sorted(fewer))} not in each round" if fewer else ""
+    return f" (longer where an arm was slow in its warm-up: {join(told)}{rounds})" if told else ""
 
 
 def _span(lengths_ns: Sequence[int]) -> str:

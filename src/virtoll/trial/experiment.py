@@ -349,7 +349,7 @@ class LabExperiment:
                 self.monitor.mark()
             if not subject.goes_on:
                 break
-            yield from _aside(instance, treatment)
+            yield from _aside(instance, treatment, rounds=subject.every)
         if subject.is_watched_waiting:
             notes.waits = True
             yield from _aside(instance, treatment)
@@ -409,10 +409,11 @@ def _own(part: Load, load: Load) -> dict[str, Any]:
     return {key: value for key, value in asdict(part.settings).items() if value != whole[key]}
 
 
-def _aside(instance: Instance, treatment: Treatment) -> Course:
-    """Let others go on; where they are measured meanwhile, beside an instance that does nothing."""
+def _aside(instance: Instance, treatment: Treatment, rounds: int = 1) -> Course:
+    """Let others go on for so many rounds; where they are measured meanwhile, beside an instance that does nothing."""
     with nullcontext() if treatment.rotation is None else instance.stopped():
-        yield
+        for _ in range(rounds):
+            yield
 
 
 def _is_well(treatment: Treatment, notes: Notes) -> bool:

@@ -44,6 +44,11 @@ class Subject(ABC):
         """Whether `measure` is to be asked once more, after the first time."""
         return False
 
+    @property
+    def every(self) -> int:
+        """Of so many rounds of a rotation it is measured in the first."""
+        return 1
+
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
         """What comes first, while nobody else is there: a verification. Its proofs are noted."""
@@ -119,8 +124,13 @@ class DrivenService(Subject):
 
     @property
     def goes_on(self) -> bool:
-        """In each round of the rotation."""
-        return self.rotation is not None and len(self._measurements) < self.rotation.rounds
+        """In each round of the rotation that is its own."""
+        return self.rotation is not None and len(self._measurements) * self.every < self.rotation.rounds
+
+    @property
+    def every(self) -> int:
+        """As was chosen by its pace."""
+        return self._lengths[0].every if self._lengths else 1
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
