@@ -101,6 +101,15 @@ def test_the_rate_is_the_windows_and_the_total_time_reaches_to_the_last_answer()
     assert trial.values["generator_cpus"] == 0.5
 
 
+def test_the_total_time_of_a_window_that_began_amid_its_load_is_by_its_rate() -> None:
+    """Those who asked before it were answered in between, and the last of its own so much later."""
+    led = load_of()
+    led = led.model_copy(update={"windows": [led.window.model_copy(update={"asked_ns": -(10**9)})]})
+    trial = throughput_of(led, asked=10_000)
+    assert trial.values["total_time_s"] == pytest.approx(10_000 / 4_999.5)
+    assert trial.notes["total_time_s"].endswith("its window began amid the load")
+
+
 def test_cpu_time_of_more_than_the_window_is_told_over_its_own_stretch() -> None:
     window = load_of().window.model_copy(update={"cpu_span_ns": 4 * 10**9})
     trial = throughput_of(load_of().model_copy(update={"windows": [window]}), asked=10_000)

@@ -451,7 +451,7 @@ def test_a_slow_arm_has_its_windows_in_some_of_the_rounds_and_waits_through_the_
     (notes,) = stage.perform(monkeypatch, tmp_path)
     assert notes.facts["rotation"]["every_rounds"] == 2
     told = "".join({"load": "W", "others": "."}.get(what, "") for what in stage.log)
-    assert told == ".W..W..W..W..W.", "in rounds 1, 3, 5, 7 and 9; the others' last windows are waited for"
+    assert told == "..W..W..W..W.", "in rounds 2, 4, 6 and 8; the others' last windows are waited for"
 
 
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:

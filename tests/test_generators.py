@@ -390,6 +390,30 @@ def test_one_that_began_late_voids_the_trial_and_is_named() -> None:
     assert checked(*long)[TOGETHER].passed is True, "a thousandth of the window"
 
 
+def test_who_slept_through_its_lead_in_began_late() -> None:
+    """By when it was to begin to ask: the window's own begin is the same for all."""
+    early = {"asked_ns": START_NS - 5 * 10**6}
+    parts = [measurement(begun_ns=START_NS - 5 * 10**6), measurement(begun_ns=START_NS)]
+    led = [replace(each, window=each.window.model_copy(update=early)) for each in parts]
+    check = checked(*led)[TOGETHER]
+    assert check.passed is False
+    assert check.detail.startswith("the last 5 ms after the first, and 5 ms after the agreed time")
+
+
+def test_a_common_start_leaves_time_for_the_longest_lead_in_at_the_intensity_asked_for() -> None:
+    class Leading(SessionDouble):
+        def lead_ns_at(self, intensity: float | None) -> int:
+            return round(1000 * (intensity or 0))
+
+    one, other = Leading(), Leading()
+    session_of(one, other, load=HttpLoad(replace(OPEN, loop="closed"))).measure(intensity=101)
+    assert one.asked[-1][1:2] == (51,)
+    start_ns = one.asked[-1][3]
+    assert start_ns == other.asked[-1][3]
+    session_of(one, other, load=HttpLoad(replace(OPEN, loop="closed"))).measure(intensity=1001)
+    assert one.asked[-1][3] - start_ns == 1000 * (501 - 51)
+
+
 def test_what_is_not_told_is_no_proof() -> None:
     untold = checked(measurement(), measurement(cpu_ns=None, begun_ns=None))
     assert untold[TOGETHER].passed is None

@@ -22,6 +22,7 @@ from virtoll.loads.base import Measurement, late
 from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
 from virtoll.loads.native import measurement_of
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
+from virtoll.record.objective import parse, values_of
 from virtoll.study.model import LONGEST_IN_TURN_NS
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -157,6 +158,29 @@ def test_what_fails_in_a_lead_in_is_told_where_it_reached_into_the_window(
     assert events.offered == events.completed + 1
     assert window.served is not None
     assert window.served > events.completed, "the lead-in's too"
+
+
+def test_a_window_through_which_all_wait_has_a_rate_and_no_event(
+    client: Client, server: MisbehavingServer, notes: Notes
+) -> None:
+    server.slow_s, server.served_as = 0.4, "/slow"
+    settings = HttpSettings(object_bytes=len(BODY), connections=4, warm_up_ns=SECOND // 10, log_requests=False)
+    load = HttpLoad(settings)
+    with load.session(client, server.offer) as session:
+        session.warm_up()
+        measurement = session.measure(duration_ns=SECOND // 50)
+    window, events = measurement.window, asked(measurement)
+    assert (events.offered, events.completed, events.drain) == (0, 0, None)
+    assert window.work > 0
+    assert window.served is not None
+    assert window.served >= 4
+    assert window.until_ns is not None
+    assert window.until_ns > window.end_ns, "they were waited for"
+    proofs.of_requests(notes, load.measured([measurement]))
+    assert [check.passed for check in notes.checks] == [True]
+    objectives = [parse("latency_p99 < 100 ms", {}), parse("failed < 1 %", {})]
+    told = values_of(objectives, window, "request", measurement.bulk.histogram)
+    assert list(told.values()) == [None, 0.0], "it is missed, and nothing failed"
 
 
 @pytest.mark.parametrize("connections", [1, 2])

@@ -327,6 +327,20 @@ def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None
     assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "2.00 of 1 CPU used")
 
 
+def test_a_lead_in_dilutes_no_proof_but_the_instances_own_that_is_known_whole() -> None:
+    """15 s in which the measured load alone leads in, and 10 s in which all are at work."""
+    still, end_ns = ClockOffset(0, 0), 25 * 10**9
+    rows = [
+        (t_s * 10**9, name, "cpu.usage_ns", round((0.1 * min(t_s, 15) + 1.9 * max(0, t_s - 15)) * 10**9))
+        for name in ("generator", "instance")
+        for t_s in range(26)
+    ]
+    seen = Watched(rows, [], still, still, end_ns, 0, 0, {})
+    led = window(15 * 10**9, end_ns).model_copy(update={"asked_ns": 0, "served": 1.0})
+    assert proofs.cpus_used(seen, "generator", [led]) == pytest.approx(1.9)
+    assert proofs.cpus_used(seen, "instance", [led]) == pytest.approx((1.5 + 19) / 25)
+
+
 def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
     proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), [window(500_000_000, 3_500_000_000)])
     assert outcome(notes) == (True, "origin used 50% of 1 CPU")

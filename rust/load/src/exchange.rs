@@ -157,7 +157,7 @@ impl<D: Dialogue> Worker<'_, D> {
         };
         if session.is_established && !session.is_counted {
             session.is_counted = true;
-            self.tally.tls.handshakes += u64::from(self.seen_ns >= self.supply.from_ns());
+            self.tally.tls.handshakes += 1;
             let agreed = &mut self.tally.tls.agreed;
             *agreed = agreed.take().or_else(|| session.agreed());
         }

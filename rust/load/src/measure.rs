@@ -56,8 +56,10 @@ pub struct Drain {
 pub struct LeadIn {
     /// When the generator began to ask.
     start_ns: i64,
-    /// Answered correctly, by the window's end: no event of the window, and in no percentile.
+    /// Answered correctly, at any time: no event of the window, and in no percentile.
     completed: u64,
+    /// End of the last of them, where it was after the window's; else that.
+    end_ns: i64,
 }
 
 /// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds.
@@ -77,8 +79,7 @@ pub struct Report {
     /// Requests without a latency: all the failures.
     censored: u64,
     window: Window,
-    /// Where a start was asked for: when the last thread awoke to begin, at it or later, or the window's begin where
-    /// that was after it. Null without a start.
+    /// Where a start was asked for: when the last thread awoke to begin, at it or later. Null without one.
     begun_ns: Option<i64>,
     /// Null without one.
     lead_in: Option<LeadIn>,
@@ -138,14 +139,7 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     let (begun_ns, tallies): (Vec<_>, Vec<_>) = run_all(spec, workers)?.into_iter().unzip();
     let mut tally = Tally::sum(tallies);
     let mut report = Report::new(spec, &place, &tally, start_ns, &budget)?;
-    let begun_ns = begun_ns
-        .into_iter()
-        .max()
-        .map(|at_ns| match spec.lead_in_ns {
-            0 => at_ns,
-            _ => at_ns.max(from_ns),
-        });
-    report.begun_ns = spec.start_ns.and(begun_ns);
+    report.begun_ns = spec.start_ns.and(begun_ns.into_iter().max());
     if let Some(path) = &spec.request_log {
         let extent = tally.log.write(path, report.window.start_ns);
         report.log = Some(extent.map_err(|error| {
@@ -290,6 +284,7 @@ impl Report {
         };
         let open = loop_ == "open";
         let with_tls = place.tls.is_some();
+        let end_ns = window.end_ns;
         Ok(Report {
             loop_,
             intended,
@@ -304,7 +299,8 @@ impl Report {
             begun_ns: None,
             lead_in: (spec.lead_in_ns > 0).then_some(LeadIn {
                 start_ns,
-                completed: tally.early.completed,
+                completed: tally.early_completed,
+                end_ns: tally.early_end_ns.unwrap_or(end_ns).max(end_ns),
             }),
             drain,
             queued: open.then_some(tally.queued),
@@ -360,10 +356,9 @@ fn stretches<A>(
         cpu_user_ns: tally.window.cpu.user_ns,
         cpu_system_ns: tally.window.cpu.system_ns,
     };
-    let under_way = under_way + tally.early.overdue;
     let drain = Drain {
         under_way,
-        completed: tally.completed - tally.window.completed + tally.early.overdue,
+        completed: tally.completed - tally.window.completed,
         end_ns: tally.last_ns.unwrap_or(end_ns).max(end_ns),
     };
     Ok((window, (under_way > 0).then_some(drain)))

@@ -77,13 +77,6 @@ pub struct InWindow {
     pub cpu: CpuTime,
 }
 
-/// What was sent in the lead-in, and answered correctly by the window's end, or after it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Early {
-    pub completed: u64,
-    pub overdue: u64,
-}
-
 /// How a request ended.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
@@ -96,6 +89,13 @@ pub struct End {
     pub position: Position,
     /// It has its place in the request log.
     pub logged: bool,
+}
+
+impl End {
+    /// It was sent in the lead-in.
+    fn is_early(&self) -> bool {
+        !matches!(self.position, Position::Within | Position::OutOf)
+    }
 }
 
 /// Where a request lay to the window, by when it was sent (open loop: due) and when it ended.
@@ -181,7 +181,9 @@ pub struct Tally {
     pub connects: u64,
     pub tls: TlsTally,
     pub window: InWindow,
-    pub early: Early,
+    /// Sent in the lead-in and answered correctly, at any time, and when the last of all that was sent there ended.
+    pub early_completed: u64,
+    pub early_end_ns: Option<i64>,
     /// Latencies of completed requests, from the intended start.
     pub latencies: Histogram,
     /// Open loop: how long each request waited for the generator itself.
@@ -204,7 +206,8 @@ impl Tally {
             connects: 0,
             tls: TlsTally::default(),
             window: InWindow::default(),
-            early: Early::default(),
+            early_completed: 0,
+            early_end_ns: None,
             latencies: Histogram::default(),
             lateness: Histogram::default(),
             queued: 0,
@@ -223,14 +226,13 @@ impl Tally {
         if matches!(end.position, Position::Into | Position::Within) {
             self.window.body_bytes += body_bytes;
         }
-        match end.position {
-            Position::Before | Position::Into => self.early.completed += 1,
-            Position::Across => self.early.overdue += 1,
-            Position::Within | Position::OutOf => {
-                self.completed += 1;
-                self.latencies.record((end.now_ns - end.intended_ns) as u64);
-            }
+        if end.is_early() {
+            self.early_completed += 1;
+            self.early_end_ns = Some(end.now_ns);
+            return;
         }
+        self.completed += 1;
+        self.latencies.record((end.now_ns - end.intended_ns) as u64);
         self.ended(end, status as i16);
     }
 
@@ -240,7 +242,7 @@ impl Tally {
         if end.position == Position::Before {
             return;
         }
-        self.offered += u64::from(matches!(end.position, Position::Into | Position::Across));
+        self.offered += u64::from(end.is_early());
         self.failures[failure as usize] += 1;
         self.window.failed += u64::from(matches!(end.position, Position::Into | Position::Within));
         self.ended(end, status.map_or(failure.code(), |status| status as i16));
@@ -265,7 +267,7 @@ impl Tally {
 
     /// What ended, the lead-in's too.
     pub fn ended_in_all(&self) -> u64 {
-        self.completed + self.censored() + self.early.completed + self.early.overdue
+        self.completed + self.censored() + self.early_completed
     }
 
     /// All threads' counts as one.
@@ -289,8 +291,8 @@ impl Tally {
         self.window.failed += other.window.failed;
         self.window.body_bytes += other.window.body_bytes;
         self.window.cpu += other.window.cpu;
-        self.early.completed += other.early.completed;
-        self.early.overdue += other.early.overdue;
+        self.early_completed += other.early_completed;
+        self.early_end_ns = self.early_end_ns.max(other.early_end_ns);
         self.latencies.merge(&other.latencies);
         self.lateness.merge(&other.lateness);
         self.queued += other.queued;
@@ -379,7 +381,7 @@ mod tests {
         tally.complete(end(-50, 50), 200, 100);
         tally.complete(end(-100, 300), 200, 100);
         assert_eq!((tally.window.partial, tally.window.body_bytes), (0.75, 100));
-        assert_eq!((tally.early.completed, tally.early.overdue), (2, 1));
+        assert_eq!((tally.early_completed, tally.early_end_ns), (3, Some(300)));
         assert_eq!((tally.completed, tally.window.completed), (0, 0));
         assert_eq!(tally.latencies.buckets().count(), 0);
         // Nobody is spared what failed while the window was open.

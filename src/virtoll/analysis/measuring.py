@@ -228,7 +228,7 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
-    if events is not None and events.completed >= asked > 0:
+    if events is not None and events.completed >= asked > 0 and window.asked_ns is None:
         trial.put("total_time_s", _elapsed_s(window, events))
         trial.missing.pop("total_time_s", None)
         trial.notes.pop("total_time_s", None)
@@ -246,7 +246,9 @@ def _no_rate(events: Events | None, request: str, asked: int, longer: str) -> st
 def _why_estimated(events: Events | None, asked: int) -> str:
     if not asked or events is None:
         return "the load was ended by time alone"
-    return "the time limit came first" if events.offered < asked else f"{events.censored:,} of them failed"
+    if events.offered < asked:
+        return "the time limit came first"
+    return f"{events.censored:,} of them failed" if events.censored else "its window began amid the load"
 
 
 def _elapsed_s(window: Window, events: Events) -> float:

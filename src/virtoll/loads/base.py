@@ -83,6 +83,13 @@ class Session(ABC):
         """How long before a ``start_ns`` `measure` must be asked at the least: for what comes before its window."""
         return 0
 
+    def lead_at_least(self, duration_ns: int) -> None:  # noqa: B027
+        """Ask for so long right before the next window, where it begins amid what it asks for."""
+
+    def lead_ns_at(self, intensity: float | None) -> int:  # noqa: ARG002
+        """The same, for a window at an intensity."""
+        return self.lead_ns
+
 
 class Load(Part):
     """One load."""

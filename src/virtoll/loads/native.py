@@ -164,16 +164,24 @@ class NativeSession(Session):
             window = self._drive(brief).window
         if settings.loop == "open":
             return float(settings.rate_per_s * self.load.work_each)
-        return None if window is None else pace_of(window)
+        return None if window is None else pace_of(window, self.load.work_each)
 
     def lead_in(self, duration_ns: int) -> None:
         """With the next window, which begins amid what it asks for."""
         self._leads_ns[:] = [duration_ns]
 
+    def lead_at_least(self, duration_ns: int) -> None:
+        """As `lead_in`."""
+        self.lead_in(duration_ns)
+
     @property
     def lead_ns(self) -> int:
         """The lead-in of the next window, at the settings' number of users."""
-        return self._lead_in_ns(self.load.settings)
+        return self.lead_ns_at(None)
+
+    def lead_ns_at(self, intensity: float | None) -> int:
+        """The same at so many users."""
+        return self._lead_in_ns(at_intensity(self.load.settings, self.load.loop, intensity, users="connections"))
 
     def pace_per_s(self, users: int) -> float | None:
         """Units of work done per second for so many users when they were first driven, in the warm-up where there is
@@ -204,8 +212,7 @@ class NativeSession(Session):
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
         settings = replace(settings, seed=settings.seed + next(self._windows))
-        # Where a start was agreed on, by `lead_ns`, there is no time for more.
-        lead_in_ns = self.lead_ns if start_ns is not None else self._lead_in_ns(settings)
+        lead_in_ns = self._lead_in_ns(settings)
         self._leads_ns.clear()
         measurement = self._drive(settings, start_ns, lead_in_ns)
         window = measurement.window.model_copy(update={"at": intensity})
@@ -221,7 +228,7 @@ class NativeSession(Session):
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_in_ns)
         timeout_s = (lead_in_ns + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
         measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.load.work_each)
-        if (pace_per_s := pace_of(measurement.window)) is not None:
+        if (pace_per_s := pace_of(measurement.window, self.load.work_each)) is not None:
             self._paces_per_s.setdefault(settings.connections, pace_per_s)
         return measurement
 
@@ -238,13 +245,15 @@ class NativeSession(Session):
             raise
 
 
-def pace_of(window: Window) -> float | None:
-    """Units of work a second, of all that was asked for in a window, by the time until the last of it was answered: no
-    part of a request stands for a whole one, as in a brief window's rate. None where nothing was served.
+def pace_of(window: Window, work_each: int = 1) -> float | None:
+    """Units of work a second, of all that was asked for in a window, by the time until the last of it was answered; or
+    of those that were answered within it, by its length, where that is more: one that hung is not the pace. No part of
+    a request stands for a whole one, as in a brief window's rate. None where nothing was served.
     """
     if not window.served or window.until_ns is None or window.until_ns <= window.asked_from_ns:
         return None
-    return window.served * 1e9 / (window.until_ns - window.asked_from_ns)
+    within = window.counts.get("completed", 0) * work_each / window.duration_ns if window.duration_ns else 0.0
+    return 1e9 * max(window.served / (window.until_ns - window.asked_from_ns), within)
 
 
 def driven(
@@ -304,8 +313,8 @@ def measurement_of(
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
         asked_ns=None if lead_in is None else lead_in["start_ns"],
-        served=sum(part["completed"] for part in (lead_in, window, drain) if part is not None) * work_each,
-        until_ns=window["end_ns"] if drain is None else drain["end_ns"],
+        served=(sum(part["completed"] for part in (lead_in, window, drain) if part is not None)) * work_each,
+        until_ns=max([window["end_ns"], *(part["end_ns"] for part in (lead_in, drain) if part is not None)]),
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],

@@ -54,9 +54,10 @@ class SeveralSessions(Session):
         """See `Session.measure`: each has its part of the intensity, and all begin at ``start_ns`` or the time that is
         agreed on here.
         """
-        if start_ns is None:
-            start_ns = self.clock() + self.lead_ns + (_LATER_NS if self._are_there else _FIRST_NS)
         parts = parts_of(self.load, intensity, len(self.sessions))
+        if start_ns is None:
+            lead_ns = max(each.lead_ns_at(part) for each, part in zip(self.sessions, parts, strict=True))
+            start_ns = self.clock() + lead_ns + (_LATER_NS if self._are_there else _FIRST_NS)
         asked = [
             partial(each.measure, intensity=part, duration_ns=duration_ns, start_ns=start_ns)
             for each, part in zip(self.sessions, parts, strict=True)

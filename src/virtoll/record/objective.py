@@ -96,7 +96,7 @@ def values_of(
     objectives: Sequence[Objective], window: Window, asked: str, histogram: Histogram | None
 ) -> dict[str, float | None]:
     """What a window says of each objective's metric, by its name; None: worse than any value, for what it would be of
-    failed.
+    failed, or nobody was answered soon enough to ask within the window.
 
     ``asked``: the word of the window's events ("request"); ``histogram``: of its latencies. ValueError where something
     cannot be told.
@@ -111,6 +111,8 @@ def _value(objective: Objective, window: Window, events: Events | None, histogra
     if events is None:
         raise ValueError("the load does not tell what became of what it asked for")
     total = events.completed + events.censored
+    if not total and window.asked_ns is not None:  # all who asked in its lead-in waited through it
+        return 0.0 if q is None else None
     if not total:
         raise ValueError("nothing was asked for in it")
     if q is None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.record.model import GENERATOR_HEADROOM, ROTATION, Window
+from virtoll.record.model import GENERATOR_HEADROOM, Measured, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
 STEADY = 0.05  # by more than this a rate may not change, beyond chance, within a trial
+NOTABLE = 0.01  # of a rate that may be too high
 BUSY = 0.8  # of its CPUs: what used less in closed loop was not what limited the rate
 
 
@@ -58,21 +59,34 @@ def _unsaturated(findings: Findings) -> list[str]:
 
 
 def _short(findings: Findings) -> list[str]:
-    """Arms so slow that the longest lead-in which they may have ended before each user was answered once."""
+    """Arms whose windows began before each user had been answered once: of a service that answers one after another
+    half of what is under way is then told on top of what it did.
+    """
     worst: dict[str, float] = {}  # by how much the rate may be too high, by the arm's label
-    for trial in findings.matrix.trials if findings.loops == ("closed",) else ():
-        told, measured = trial.record.facts.get(ROTATION, {}), trial.record.measured
-        if trial.record.status != "valid" or measured is None or not told.get("pace_per_s"):
+    for trial in findings.matrix.trials:
+        measured = trial.record.measured
+        if trial.record.status != "valid" or measured is None or measured.loop != "closed":
             continue
-        once_ns, holds = (told["under_way"] * 1e9 / told["pace_per_s"], told["pace_per_s"] * told["window_ns"] / 1e9)
-        if any(window.start_ns - window.asked_from_ns < once_ns for window in measured.windows):
-            label, too_much = trial.record.trial.arm.label, told["under_way"] / 2 / holds
-            worst[label] = max(worst.get(label, 0.0), too_much)
+        under_way = _under_way(measured)
+        for window in measured.windows if under_way else ():
+            rate_per_s = window.rate_per_s
+            if rate_per_s and window.start_ns - window.asked_from_ns < under_way * 1e9 / rate_per_s:
+                label = trial.record.trial.arm.label
+                worst[label] = max(worst.get(label, 0.0), under_way / 2 / window.work)
     return [
-        f"{label} was so slow that its windows began before each user had been answered once: its rate may be told up "
-        f"to {too_much:.0%} too high. Measure it in blocks (design), or with fewer users"
+        f"windows of {label} began before each user had been answered once: its rate may be told up to {too_much:.0%} "
+        "too high. A warm-up tells how long that takes (load.warm_up); in rotation an arm as slow as this is better "
+        'measured with fewer users, or with design = "blocks"'
         for label, too_much in sorted(worst.items())
+        if too_much >= NOTABLE
     ]
+
+
+def _under_way(measured: Measured) -> int:
+    """Units of work that the native generator kept under way in closed loop; 0: another load, which may not tell."""
+    settings = measured.settings
+    is_native = measured.instrument.startswith("virtoll-load") and "connections" in settings
+    return int(settings["connections"]) * int(settings.get("pipeline", 1)) if is_native else 0
 
 
 def _unsteady(findings: Findings) -> list[str]:

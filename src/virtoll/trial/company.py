@@ -91,7 +91,10 @@ class Company:
             yield None
             return
         sessions = [measured, *(each.session for each in self.companions)]
-        start_ns = time.monotonic_ns() + max(each.lead_ns for each in sessions) + _READY_NS
+        lead_ns = max(each.lead_ns for each in sessions)
+        for each in sessions:  # all are there in the lead-in of each
+            each.lead_at_least(lead_ns)
+        start_ns = time.monotonic_ns() + lead_ns + _READY_NS
         with _meanwhile([partial(_window, each, start_ns) for each in self.companions], self.end_loads) as done:
             yield start_ns
         self._measured[:] = done

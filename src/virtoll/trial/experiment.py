@@ -338,11 +338,13 @@ class LabExperiment:
         self, instance: Instance, subject: Subject, treatment: Treatment, begin: Callable[..., None], notes: Notes
     ) -> Generator[None, None, Measured | Exception]:
         """What is told of its windows, in turn with others' where the treatment says so; of a victim, or why not."""
+        if subject.first:
+            yield from _aside(instance, treatment, rounds=subject.first)
         while True:
             with notes.phase("window"):
                 if treatment.rotation is not None or treatment.neighbour.aggressor:
                     self.monitor.mark()  # something begins before the window does: a lead-in, a neighbour
-                subject.lead_in(notes)
+                subject.lead_in()
                 begin(wait=subject.awaits_neighbour)
                 self.monitor.mark()
                 told = _victims(subject, notes) if treatment.neighbour.aggressor else subject.measure(notes)

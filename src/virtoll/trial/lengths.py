@@ -25,13 +25,19 @@ class Length:
     window_ns: int
     pace_per_s: float | None = None  # units of work
     under_way: int | None = None  # so many of them at once
-    every: int = 1  # of so many rounds it has its window in the first
+    every: int = 1  # it has a window in one of so many rounds, beginning amid the first of them
+
+    @property
+    def first(self) -> int:
+        """How many rounds go by before its first window: on average it is measured when the others are."""
+        return self.every // 2
 
     def told(self) -> dict[str, Any]:
         """As a trial's facts have it: the record says what was chosen, and by what."""
         return {
             "window_ns": self.window_ns,
             "every_rounds": self.every,
+            "first_round": self.first + 1,
             "pace_per_s": self.pace_per_s,
             "under_way": self.under_way,
         }

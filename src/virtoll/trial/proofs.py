@@ -88,8 +88,12 @@ def of_requests(notes: Notes, measured: Measured) -> None:
         return
     failed = sum(events.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
-    answered = events.completed > 0 and failed <= FAILED_SHARE * events.offered
-    notes.check(name, answered, f"{events.completed} of {events.offered} completed; {kinds}")
+    done, told = events.completed, f"{events.completed} of {events.offered} completed; {kinds}"
+    if not events.offered and measured.window.served:
+        done = round(measured.window.served)
+        told = f"all who asked before it waited through the window; {done} of them were answered"
+    answered = done > 0 and failed <= FAILED_SHARE * events.offered
+    notes.check(name, answered, told)
     if VIEW in measured.window.events:
         _of_views(notes, measured.window.events[VIEW])
 
@@ -314,24 +318,27 @@ def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns
 
 
 def cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
-    """CPUs that a source used in the windows and their lead-ins (none: while it was watched), as the host booked it,
-    interpolated between samples; or why that is not known. An instance that nobody asked for anything right before
-    (`Window.served`) had used nothing since the last look."""
+    """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
+    samples; or why that is not known. An instance that nobody asked for anything right before (`Window.served`) had
+    used nothing since the last look: of it that is over its windows and their lead-ins."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         return "the host's accounting could not be read"
     first_ns, last_ns = usage[0][0], usage[-1][0]
-    asked_ns = sum(window.end_ns - window.asked_from_ns for window in windows)
+    is_known_whole = source == "instance" and bool(windows) and windows[0].served is not None
+    starts = [window.asked_from_ns if is_known_whole else window.start_ns for window in windows]
+    asked_ns = sum(window.end_ns - start_ns for window, start_ns in zip(windows, starts, strict=True))
     if windows and asked_ns <= 0:
         return "the window has no length: all requests were sent at once"
-    ends = [(max(first_ns, window.asked_from_ns), min(last_ns, window.end_ns)) for window in windows]
+    both = zip(starts, windows, strict=True)
+    ends = [(max(first_ns, start_ns), min(last_ns, window.end_ns)) for start_ns, window in both]
     ends = [(start_ns, end_ns) for start_ns, end_ns in ends if end_ns > start_ns] if windows else [(first_ns, last_ns)]
     seen_ns = sum(end_ns - start_ns for start_ns, end_ns in ends)
     if windows and seen_ns / asked_ns < COVERAGE:
         return f"samples cover only {seen_ns / asked_ns:.0%} of the window"
-    begin = _before if source == "instance" and windows and windows[0].served is not None else _at
+    begin = _before if is_known_whole else _at
     return sum(_at(usage, end_ns) - begin(usage, start_ns) for start_ns, end_ns in ends) / seen_ns
 
 

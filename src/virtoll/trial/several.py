@@ -23,7 +23,7 @@ def begun(window: Window) -> tuple[list[GeneratorPart], str]:
     """The generators that began too late, and in words how late they were, and how far apart: the skew. All of them
     must tell (`tell_when`).
     """
-    late_ns = [each_ns - window.start_ns for each_ns in _begun_ns(window)]
+    late_ns = _late_ns(window)
     bound_ns = most_late_ns(window)
     late = [part for part, ns in zip(window.parts, late_ns, strict=True) if ns > bound_ns]
     told = f"the last {format_duration(skew_ns(window))} after the first, and "
@@ -33,11 +33,13 @@ def begun(window: Window) -> tuple[list[GeneratorPart], str]:
 
 def skew_ns(window: Window) -> int:
     """How long after the first the last of them began."""
-    return max(_begun_ns(window)) - min(_begun_ns(window))
+    return max(_late_ns(window)) - min(_late_ns(window))
 
 
-def _begun_ns(window: Window) -> list[int]:
-    return [part.window.begun_ns for part in window.parts if part.window.begun_ns is not None]
+def _late_ns(window: Window) -> list[int]:
+    """How long after it was to begin each began: with its lead-in, where it has one."""
+    begun = [(part.window.begun_ns, part.window.asked_from_ns) for part in window.parts]
+    return [begun_ns - asked_ns for begun_ns, asked_ns in begun if begun_ns is not None]
 
 
 def tell_when(window: Window) -> bool:

@@ -46,8 +46,13 @@ class Subject(ABC):
 
     @property
     def every(self) -> int:
-        """Of so many rounds of a rotation it is measured in the first."""
+        """It is measured in one of so many rounds of a rotation."""
         return 1
+
+    @property
+    def first(self) -> int:
+        """So many rounds go by before it is measured."""
+        return 0
 
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
@@ -57,10 +62,8 @@ class Subject(ABC):
     def warm_up(self, notes: Notes) -> None:
         """What comes right before the window, beside all that is there in it."""
 
-    def lead_in(self, notes: Notes) -> None:  # noqa: B027
-        """What comes right before each window of a rotation, unmeasured; how long all are is chosen before the first,
-        and noted.
-        """
+    def lead_in(self) -> None:  # noqa: B027
+        """What comes right before each window of a rotation, unmeasured."""
 
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
@@ -125,12 +128,18 @@ class DrivenService(Subject):
     @property
     def goes_on(self) -> bool:
         """In each round of the rotation that is its own."""
-        return self.rotation is not None and len(self._measurements) * self.every < self.rotation.rounds
+        done = self.first + len(self._measurements) * self.every
+        return self.rotation is not None and done < self.rotation.rounds
 
     @property
     def every(self) -> int:
         """As was chosen by its pace."""
         return self._lengths[0].every if self._lengths else 1
+
+    @property
+    def first(self) -> int:
+        """As was chosen by its pace."""
+        return self._lengths[0].first if self._lengths else 0
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
@@ -138,16 +147,16 @@ class DrivenService(Subject):
         self._count("before", notes)
 
     def warm_up(self, notes: Notes) -> None:
-        """By the load itself, and the others' by theirs."""
+        """By the load itself, and the others' by theirs. How long all windows are is chosen then, and noted."""
         with notes.phase("warm-up"), self.company.warming_up():
             self._paces_per_s.append(self.session.warm_up())
+            if self.rotation is not None:
+                self._lengths.append(self._chosen(self.rotation, notes))
 
-    def lead_in(self, notes: Notes) -> None:
+    def lead_in(self) -> None:
         """The load itself, for as long as the rotation says, or the service's pace."""
         if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
-            if not self._lengths:
-                self._lengths.append(self._chosen(self.rotation, notes))
             self.session.lead_in(self.rotation.lead_in_ns)
 
     def _chosen(self, rotation: Rotation, notes: Notes) -> Length:
