@@ -92,3 +92,51 @@ fn a_start_that_has_passed_or_never_comes_is_refused() {
         assert!(why.contains("more than 30 days off"), "{why}");
     }
 }
+
+/// Answers on each connection, one request after another, until nobody asks any more.
+fn answering() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                while stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    if stream.write_all(answer).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_window_begins_after_its_lead_in_and_counts_nothing_of_it_as_an_event() {
+    let address = answering();
+    for open in [false, true] {
+        let mut spec = spec(address, open, None);
+        spec.ask.keep_alive = true;
+        spec.lead_in_ns = 60_000_000;
+        if let Loop::Closed { requests, .. } = &mut spec.loop_ {
+            *requests = Some(200);
+        }
+        let report = run(&spec).unwrap();
+        let lead_in = report.lead_in.unwrap();
+        assert_eq!(report.window.start_ns - lead_in.start_ns, 60_000_000);
+        assert!(lead_in.completed > 0);
+        assert!(lead_in.end_ns >= report.window.end_ns);
+        if open {
+            assert_eq!(report.intended, 2, "those due within it");
+            assert_eq!(report.window.end_ns - report.window.start_ns, 2_000_000);
+        } else {
+            assert_eq!((report.intended, report.offered), (200, 200));
+        }
+        assert_eq!(report.completed, report.intended);
+        assert_eq!(report.censored, 0);
+        let recorded: u64 = report.histogram.iter().map(|(_, _, count)| count).sum();
+        assert_eq!(recorded, report.completed);
+    }
+}
