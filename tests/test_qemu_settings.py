@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 import contract
+from test_cgroup import group_of_living
 from test_platforms_vms import KERNEL, TAP, USER, monitor_pid
 from virtoll.catalogue import catalogue, features
 from virtoll.errors import CommandError, PlatformError, Problem, StudyError
@@ -203,16 +204,39 @@ def test_a_machine_without_vhost_is_told_beforehand(
     if not missing:
         device.mkdir()  # which nobody can open for writing
     monkeypatch.setattr(vhost, "_DEVICE", device)
+    monkeypatch.setattr(vhost, "_MODULE", tmp_path)
     (problem,) = problems(Told(), vhost=True)
     assert str(device) in problem.what
     assert remedy in problem.remedy
     assert "leave vhost out" in problem.remedy
 
 
-def test_a_machine_with_vhost_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "vhost-net").touch()
-    monkeypatch.setattr(vhost, "_DEVICE", tmp_path / "vhost-net")
+def test_a_machine_with_vhost_is_ready_and_its_module_is_not_loaded_to_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel loads it for whoever opens the device."""
+    opened = []
+
+    def opens(path: Path, flags: int, mode: int = 0o777) -> int:
+        opened.append(path)
+        return opening(path, flags, mode)
+
+    device, module, opening = tmp_path / "vhost-net", tmp_path / "module", os.open
+    monkeypatch.setattr(vhost, "_DEVICE", device)
+    monkeypatch.setattr(vhost, "_MODULE", module)
+    monkeypatch.setattr(os, "open", opens)
+    (problem,) = problems(Told(), vhost=True)
+    assert problem.what == f"there is no {device}"
+    device.write_text("")
+    monkeypatch.setattr(os, "access", lambda *_: True)
     assert problems(Told(), vhost=True) == []
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (problem,) = problems(Told(), vhost=True)
+    assert problem.what == f"{device} cannot be opened: Permission denied"
+    assert opened == []
+    module.mkdir()
+    assert problems(Told(), vhost=True) == []
+    assert opened == [device]
 
 
 STUDY = """\
@@ -250,15 +274,14 @@ def test_vhost_without_a_tap_is_refused_by_the_driver_too(tmp_path: Path) -> Non
 
 
 class Group:
-    """Who was moved in; one of them has ended meanwhile."""
+    """Who was moved in."""
 
-    def __init__(self, gone: int = 0) -> None:
-        self.gone, self.pids = gone, list[int]()
+    def __init__(self) -> None:
+        self.pids = list[int]()
 
-    def add(self, pid: int) -> None:
-        if pid == self.gone:
-            raise ProcessLookupError
-        self.pids.append(pid)
+    def add_living(self, pids: Iterable[int]) -> list[int]:
+        self.pids += pids
+        return self.pids
 
 
 def fake_proc(directory: Path, *processes: tuple[int, str, int], tasks: Sequence[tuple[int, str]] = ()) -> Path:
@@ -274,7 +297,7 @@ def fake_proc(directory: Path, *processes: tuple[int, str, int], tasks: Sequence
     return directory
 
 
-def taken(monkeypatch: pytest.MonkeyPatch, proc: Path, group: Group) -> dict[int, str]:
+def taken(monkeypatch: pytest.MonkeyPatch, proc: Path, group: Group | Cgroup) -> dict[int, str]:
     monkeypatch.setattr(vhost, "_PROC", proc)
     return vhost.take_in(700, cast(Cgroup, group))
 
@@ -301,8 +324,13 @@ def test_where_qemu_does_without_vhost_the_deployment_fails(monkeypatch: pytest.
         taken(monkeypatch, fake_proc(tmp_path, (800, "vhost-701", 2)), Group())
 
 
-def test_a_thread_that_has_just_ended_is_none_to_move(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert taken(monkeypatch, fake_proc(tmp_path, (800, "vhost-700", 2)), Group(gone=800))
+def test_a_thread_that_has_just_ended_is_none_that_carries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    proc = fake_proc(tmp_path / "proc", (800, "vhost-700", 2), (801, "vhost-700", 2))
+    assert taken(monkeypatch, proc, group_of_living(tmp_path, monkeypatch, "800")) == {800: "vhost-700"}
+    group = group_of_living(tmp_path, monkeypatch)
+    with pytest.raises(PlatformError, match="no thread of the kernel's carries"):
+        taken(monkeypatch, proc, group)
 
 
 @pytest.mark.parametrize("budget", ["inclusive", "vcpus"])

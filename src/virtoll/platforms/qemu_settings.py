@@ -84,8 +84,8 @@ def _ring_problem(host: Host, release: str) -> Problem | None:
         return Problem(what, host.where, remedy)
     if version < _RINGS_ARE_HELD:
         what = f"Linux {release} lets a part of io_uring's work run on any CPU: the instance's limit does not bind it"
-        told = f"{remedy} (some older stable kernels bind it too, which their numbers do not tell)"
-        return Problem(what, host.where, told)
+        remedy += " (some older stable kernels bind it too, which their numbers do not tell)"
+        return Problem(what, host.where, remedy)
     off = _RINGS_ARE_OFF.read_text(encoding="utf-8").strip() if _RINGS_ARE_OFF.exists() else "0"
     allow = "sysctl kernel.io_uring_disabled=0"
     if off == "2":
