@@ -263,6 +263,10 @@ def test_vhost_without_a_tap_is_refused_when_the_study_is_read() -> None:
         labels("usernet", "true")
     assert "kvm with these settings cannot be attached in mode 'usernet'" in str(raised.value)
     assert "s.toml:8" in str(raised.value)
+    remedy = str(raised.value).partition("write network = ")[2]
+    assert '"routed"' in remedy
+    assert '"bridge"' in remedy
+    assert "usernet" not in remedy
     assert labels("routed", "true")[-1] == "kvm+routed (vhost)"
     assert labels("usernet", "false")[-1] == "kvm+usernet"
 
