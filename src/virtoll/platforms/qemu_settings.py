@@ -41,7 +41,7 @@ class QemuSettings:
     ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
     the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
     same with each write synced; *unsafe* passes no sync on. *threads* is QEMU's own; *native* (Linux AIO) takes *none*
-    or *directsync*; *io_uring* takes any.
+    or *directsync*; *io_uring* takes any (from Linux 6.12 on).
 
     ``vhost``: the guest's packets are handed on by the kernel (vhost-net), not by QEMU. Of network modes with a tap.
     """
