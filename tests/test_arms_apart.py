@@ -35,7 +35,7 @@ pytestmark = pytest.mark.machine
 PLATFORMS: dict[str, Platform] = {"native": Native(), "docker": Docker()}
 NATIVE, ROUTED, PUBLISHED = "native+host", "docker+routed", "docker+published"
 _WAYS_IN = ("gen0", "org0")  # all that leads into a SUT's namespace. (On an instance's own link there is its ARP.)
-_STILL_S = 0.2
+_STILL_S = 1.0  # a segment that is sent again comes some tenths of a second later
 
 
 @dataclass(frozen=True)

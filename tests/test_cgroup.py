@@ -130,6 +130,35 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
 
 
+def group_of_living(directory: Path, monkeypatch: pytest.MonkeyPatch, *living: str) -> Cgroup:
+    """A group in two hierarchies on a plain tree; of all other tasks it says that they are gone."""
+    written = Path.write_text
+
+    def refused(path: Path, text: str, encoding: str) -> int:
+        if path.name == "cgroup.procs" and text not in living:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return written(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    mounts = {name: directory / name for name in ("cpu", "memory")}
+    for path in mounts.values():
+        (path / "a").mkdir(parents=True, exist_ok=True)
+    return Cgroup("a", Hierarchies(1, mounts))
+
+
+def test_of_tasks_that_have_ended_meanwhile_none_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of_living(tmp_path, monkeypatch, "7")
+    assert group.add_living([6, 7, 8]) == [7]
+    assert [path.read_text() for path in group.procs] == ["7", "7"]
+    with pytest.raises(HostError, match="cannot write '6': No such process"):
+        group.add(6)
+    for path in group.procs:
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(HostError, match="cannot write '7': Is a directory"):
+        group.add_living([7])
+
+
 @pytest.mark.parametrize("error", [errno.ENOENT, errno.ENODEV])
 def test_on_version_2_a_group_is_made_anew_whose_parent_goes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

@@ -83,7 +83,8 @@ def test_another_runtime_is_told_to_the_daemon_and_asked_for(tmp_path: Path, run
 
 @pytest.mark.usefixtures("installed")
 def test_each_setting_has_a_daemon_of_its_own(tmp_path: Path) -> None:
-    settings = [Setting(proxy, runtime) for proxy in (True, False) for runtime in ("runc", "crun", "runsc")]
+    runtimes = ("runc", "crun", "runsc", "noproxy", "crun-noproxy", "noproxy-crun")
+    settings = [Setting(proxy, runtime) for proxy in (True, False) for runtime in runtimes]
     daemons = [daemon(tmp_path, setting) for setting in settings]
     assert len({one.directory for one in daemons}) == len({one.cgroup for one in daemons}) == len(settings)
     assert daemons[0].directory == tmp_path / "docker"
@@ -135,9 +136,14 @@ def test_a_kind_of_file_system_is_hidden_and_others_stay(tmp_path: Path) -> None
         ("crun", "crun is not installed", "apt-get install crun"),
         ("runsc", "runsc is not installed", "apt-get install runsc"),
         ("youki", "youki is not installed", "put youki into the PATH"),
-        ("/opt/crun", "runtime = '/opt/crun' is no name of a program", "name one that is in the PATH"),
-        ("--x", "runtime = '--x' is no name of a program", "name one that is in the PATH"),
-        ("", "runtime = '' is no name of a program", "name one that is in the PATH"),
+        (
+            "/opt/crun",
+            "runtime = '/opt/crun' is no name of a program that Docker takes",
+            "name one that is in the PATH",
+        ),
+        ("Crun", "runtime = 'Crun' is no name of a program that Docker takes", "in small letters"),
+        ("--x", "runtime = '--x' is no name of a program that Docker takes", "name one that is in the PATH"),
+        ("", "runtime = '' is no name of a program that Docker takes", "name one that is in the PATH"),
     ],
 )
 def test_a_runtime_that_cannot_be_had_is_told_beforehand(
@@ -206,11 +212,13 @@ def test_a_sentry_in_a_network_that_is_wired_later_is_refused_when_the_study_is_
     with pytest.raises(StudyError) as raised:
         labels(network, "runsc")
     assert f"docker with these settings cannot be attached in mode {network!r}: it takes published" in str(raised.value)
+    assert 'write network = "published"' in str(raised.value)
     assert labels(network, "crun")[-1] == f"docker+{network} (runtime crun)"
 
 
 def test_a_pair_that_no_study_names_is_not_ready() -> None:
     (problem,) = Readiness(LocalHost())._of_mode(made("runsc"), "routed")
+    assert problem.remedy == 'write network = "published"'
     assert "docker with these settings cannot be attached" in problem.what
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+import contract
 import leaks
 from leaks import Snapshot, differences
+from virtoll.lab.base import Lab
 
 _TRACKED = """\
 ipv4     2 tcp      6 431999 ESTABLISHED src=198.18.1.2 dst=198.18.3.10 sport=40000 dport=80 src=198.18.3.10 \
@@ -48,6 +52,17 @@ def test_whose_a_tracked_connection_is_cannot_be_told_among_several_labs() -> No
     after = machine(tracked_connections={"udp src=198.18.1.2"})
     assert differences(machine(), after) == ["left behind: tracked connections: udp src=198.18.1.2"]
     assert differences(machine(), after, tag="ab12") == []
+
+
+def test_the_contract_takes_for_its_own_what_bears_no_labs_tag_and_is_nobody_elses() -> None:
+    lab = cast(Lab, SimpleNamespace(run_tag="ab12", cgroup="virtoll/ab12"))
+    before = machine(rules={"inet 7"}, network_namespaces={"vt-ab12-sut"})
+    connection, rules = {"udp src=198.18.1.2"}, {"inet6 8"}
+    for namespaces, told in (({"vt-ab12-sut"}, True), ({"vt-ab12-sut", "vt-cd34-sut"}, False)):
+        after = machine(rules=rules, tracked_connections=connection, network_namespaces=namespaces)
+        found = contract._left(lab, before, after)
+        assert [line for line in found if "rules" in line] == ["left behind: rules: inet6 8", "gone: rules: inet 7"]
+        assert any("tracked connections" in line for line in found) == told
 
 
 def test_rules_of_both_families_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import xen_double
+from test_cgroup import group_of_living
 from virtoll.agent import StreamError
 from virtoll.errors import HostError, PlatformError
 from virtoll.hosts import xen as hosts_xen
@@ -37,6 +38,7 @@ from virtoll.networks.base import Attachment, Kind, network_modes
 from virtoll.networks.wires import Link
 from virtoll.platforms import xen_dom0, xenstat
 from virtoll.platforms.base import Accounting, Instance, Used, platforms
+from virtoll.platforms.vm import Machine
 from virtoll.platforms.xen import Xen, XenHvm, XenPv, XenPvh
 from virtoll.platforms.xen_domain import Domain, configuration, quoted
 from virtoll.probes import idle
@@ -212,6 +214,13 @@ def test_a_domain_whose_threads_are_nowhere_is_refused(
     with pytest.raises(PlatformError, match=r"threads for domain 1 are not there: \['1.xvda-0'\]"), deployed(tmp_path):
         pass
     assert store.domains() == {}
+
+
+def test_a_thread_that_has_just_ended_is_in_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {70: "1.xvda-0", 71: "vif1.0-q0-dealloc", 72: "vif1.0-q0-guest-rx"}
+    monkeypatch.setattr(xen_dom0, "backend_threads", lambda *_: found)
+    group = group_of_living(tmp_path, monkeypatch, "70", "72")
+    assert xen_dom0.take_in(cast(Machine, None), 1, group) == ["1.xvda-0", "vif1.0-q0-guest-rx"]
 
 
 def test_who_cleans_after_a_kill_destroys_the_domain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

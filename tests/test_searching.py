@@ -119,6 +119,24 @@ def test_where_the_generator_gives_out_the_service_is_not_blamed(
     assert {step.limit for step in knee.steps if step.told == "generator"} == {limit}
 
 
+@pytest.mark.parametrize(("most_here", "ended"), [(40, "beyond generator"), (70, "settled"), (2000, "settled")])
+def test_what_a_generator_cannot_be_asked_for_is_beyond_it(
+    monkeypatch: pytest.MonkeyPatch, most_here: int, ended: str
+) -> None:
+    monkeypatch.setattr(FakeLoad, "most_here", lambda _load, cpus: most_here * cpus)
+    measured = searched(session := Scripted())
+    assert measured.knee is not None
+    assert (measured.knee.ended, measured.knee.lower == 40) == (ended, most_here == 40)
+    assert max(at for at, _ in session.asked) <= most_here
+    told = ["the generator cannot be asked for more than 40 requests/s here"]
+    assert measured.notes == (told if most_here == 40 else [])
+
+
+def test_as_many_viewers_are_looked_for_as_connections_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (1000, True))
+    assert ViewersLoad(ViewersSettings()).most_here(2) == 1000 - 64 - 2 * 4
+
+
 def waiting(at: float) -> Measurement:
     """A window in which most of the requests had to wait for a free connection."""
     slow = measured_at(at, SLOW)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtoll.catalogue import catalogue
-from virtoll.errors import StudyError
+from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.offers import Http
 from virtoll.record.model import Plan
@@ -65,9 +65,10 @@ class NoSettings:
     pass
 
 
+NO_LINK = Problem("native has no link of its own", remedy='write network = "host"')
 CATALOGUE = Catalogue(
     platforms={
-        "native": PlatformEntry(NoSettings, "host", lambda _: {"routed": "native has no link of its own"}),
+        "native": PlatformEntry(NoSettings, "host", lambda _: {"routed": NO_LINK}),
         "docker": PlatformEntry(NoSettings, "routed", lambda _: {}),
         "lxc": PlatformEntry(LxcSettings, "routed", lambda _: {}),
     },
@@ -184,6 +185,7 @@ def test_every_problem_is_told_at_once_with_line_and_nearest_word() -> None:
     assert "my.toml:11: time_limit: 5 lacks its unit" in told
     assert "my.toml:15: service.cache: 'onn' is not one of 'off', 'on'; did you mean 'on'?" in told
     assert "my.toml:21: native has no link of its own" in told
+    assert 'write network = "host"' in told
     assert "my.toml:23: no platform is called 'dokcer'; did you mean 'docker'?" in told
     assert "no native arm" not in told, "one cause, one problem"
 

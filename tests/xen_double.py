@@ -23,7 +23,7 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,8 +262,9 @@ class GroupDouble:
     procs: tuple[Path, ...] = ()
     added: list[int] = field(default_factory=list)
 
-    def add(self, pid: int) -> None:
-        self.added.append(pid)
+    def add_living(self, pids: Iterable[int]) -> list[int]:
+        self.added += pids
+        return self.added
 
 
 class XenstatDouble:

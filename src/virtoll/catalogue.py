@@ -95,8 +95,8 @@ def _entry(cls: type[Platform]) -> PlatformEntry:
     return PlatformEntry(cls.Settings, cls.default_network, partial(_refused, cls), cls.most_vcpus)
 
 
-def _refused(cls: type[Platform], settings: Mapping[str, Any]) -> dict[str, str]:
+def _refused(cls: type[Platform], settings: Mapping[str, Any]) -> dict[str, Problem]:
     """The network modes in which a platform with these settings cannot be attached, and why."""
     platform = cls(cls.Settings(**settings))
     kinds = {name: platform.kind_in(mode) for name, mode in network_modes().items()}
-    return {name: kind.what for name, kind in kinds.items() if isinstance(kind, Problem)}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, Problem)}

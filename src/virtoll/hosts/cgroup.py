@@ -15,7 +15,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -157,6 +157,16 @@ class Cgroup:
         """Move a running process in."""
         for path in self.procs:
             _write(path, str(pid))
+
+    def add_living(self, tasks: Iterable[int]) -> list[int]:
+        """Move those in that have not ended meanwhile; which these are. Of the kernel's threads, that come and go."""
+        living = []
+        for task in tasks:
+            with contextlib.suppress(ProcessLookupError):
+                for path in self.procs:
+                    _write(path, str(task), of_a_task=True)
+                living.append(task)
+        return living
 
     def kill(self) -> None:
         """End every process of the subtree, fork bombs too; HostError if one still lives after 15 s.
@@ -430,10 +440,13 @@ def _lines(path: Path) -> list[str]:
         raise
 
 
-def _write(path: Path, value: str) -> None:
+def _write(path: Path, value: str, *, of_a_task: bool = False) -> None:
+    """HostError where it is refused; ProcessLookupError for want of the task that was to be moved, if it is one's."""
     try:
         path.write_text(value, encoding="utf-8")
     except OSError as error:
+        if of_a_task and error.errno == errno.ESRCH:
+            raise
         raise _cannot_write(path, value, error) from error
 
 

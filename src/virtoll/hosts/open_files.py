@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
 from virtoll.errors import Problem
 
-_SPARE = 64  # of its own, beside what it opens for each
+# Of the generator's own, beside what it opens for each: as many, and so many for each of its threads
+# (rust/load/src/view/mod.rs: in_turn).
+_SPARE, _OF_A_THREAD = 64, 4
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
-_NR_OPEN, _STATUS = Path("/proc/sys/fs/nr_open"), Path("/proc/self/status")
+_NR_OPEN, _STATUS, _USERS = Path("/proc/sys/fs/nr_open"), Path("/proc/self/status"), Path("/proc/self/uid_map")
+_ALL_USERS = ["0", "0", str(2**32 - 1)]  # user_namespaces(7): of the first namespace
 
 
 def most_open_files() -> tuple[int, bool]:
-    """So many; and whether it is fs.nr_open that says so, rather than a hard limit that must not be raised."""
+    """So many; and whether it is fs.nr_open that says so, rather than a hard limit that must not be raised.
+
+    Root of a user namespace of its own has the capability there, and the kernel asks for that of the first.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     nr_open = int(_NR_OPEN.read_text())
     hard = nr_open if hard == resource.RLIM_INFINITY else hard
     effective = next((line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")), "CapEff: 0")
-    may_raise = bool(int(effective.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    is_capable = bool(int(effective.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    may_raise = is_capable and _USERS.read_text().split() == _ALL_USERS
     return (max(hard, nr_open), True) if may_raise else (hard, False)
+
+
+def most_of(each: int, threads: int) -> int:
+    """Of those who take so many open files each, as many as a generator of so many threads may open files for."""
+    return (most_open_files()[0] - _own(threads)) // each
 
 
 def too_many(who: str, number: int, each: int, where: str) -> list[Problem]:
     """What is said where so many ("viewers"), of whom each takes so many open files at the least, are more than may be
-    open.
+    open. Nothing is said to who is not root: he measures nothing, and his own limit is not root's.
+
+    The generator has as many threads as CPUs, which are not given out yet: at the most as there are.
     """
-    needed, (most, is_of_kernel) = number * each + _SPARE, most_open_files()
+    if os.geteuid() != 0:
+        return []
+    own = _own(os.cpu_count() or 1)
+    needed, (most, is_of_kernel) = number * each + own, most_open_files()
     if needed <= most:
         return []
     limit = "fs.nr_open" if is_of_kernel else "the hard limit of open files, which must not be raised here"
-    raised = f"`sysctl fs.nr_open={needed}`" if is_of_kernel else f"run as root, or with `ulimit -Hn {needed}`"
+    raised = f"`sysctl fs.nr_open={needed}`" if is_of_kernel else f"let virtoll begin with `ulimit -Hn {needed}`"
     what = f"{number:,} {who} take {needed:,} open files, and the generator may have {most:,} ({limit})"
-    return [Problem(what, where, f"{raised}, or let there be {(most - _SPARE) // each:,} {who} at the most")]
+    return [Problem(what, where, f"{raised}, or let there be {(most - own) // each:,} {who} at the most")]
+
+
+def _own(threads: int) -> int:
+    return _SPARE + _OF_A_THREAD * threads

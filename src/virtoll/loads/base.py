@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -122,6 +123,10 @@ class Load(Part):
         if self.loop == "open":
             return Intensity(f"{plural(self.request)}/s", whole=False)
         return Intensity("users", whole=True)
+
+    def most_here(self, cpus: int) -> float:  # noqa: ARG002
+        """The largest intensity that its generator, of so many CPUs, can be asked for on this machine at all."""
+        return math.inf
 
     @property
     def under_way(self) -> int | None:

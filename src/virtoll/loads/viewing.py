@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries, films
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.open_files import too_many
+from virtoll.hosts.open_files import most_of, too_many
 from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
 from virtoll.loads.conversation import ahead_s, conversing
@@ -169,6 +169,10 @@ class ViewingLoad(Load):
     def too_many(self, viewers: int, where: str) -> list[Problem]:
         """What is said where so many viewers are more than the generator may open connections for."""
         return too_many("viewers", viewers, self.files_each, where)
+
+    def most_here(self, cpus: int) -> float:
+        """As many as it may open connections for."""
+        return most_of(self.files_each, max(1, cpus))
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Viewers come with the first window."""

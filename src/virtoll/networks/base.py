@@ -92,8 +92,9 @@ def common_kind(platform_name: str, platform_kinds: tuple[Kind, ...], mode: type
     for kind in mode.kinds:
         if kind in platform_kinds:
             return kind
+    fit = [f'"{name}"' for name, each in network_modes().items() if set(each.kinds) & set(platform_kinds)]
     return Problem(
         f"{platform_name} cannot be attached in mode {mode.name!r}: it takes {', '.join(platform_kinds)}, "
         f"and the mode offers {', '.join(mode.kinds)}",
-        remedy="`virtoll doctor` shows the pairs that exist",
+        remedy=f"write network = {' or '.join(fit)}" if fit else "leave it out: there is no mode for it",
     )

@@ -25,7 +25,7 @@ from virtoll.platforms.requirements import command_missing
 
 USUAL, SENTRY = "runc", "runsc"
 _PACKAGED = ("crun", SENTRY)  # by Debian, each in a package of its name
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}")  # dockerd makes all letters of --add-runtime small
 
 # $1 is the program; what follows in the script is what containerd calls it with (github.com/containerd/go-runc: create
 # --bundle DIRECTORY ...). The container's group is one below the payload's, and not made.
@@ -51,9 +51,8 @@ def problem(host: Host, runtime: str) -> Problem | None:
     if runtime == USUAL:
         return None
     if not _NAME.fullmatch(runtime):
-        return Problem(
-            f"runtime = {runtime!r} is no name of a program", "docker", 'name one that is in the PATH: "runc", "crun"'
-        )
+        remedy = 'name one that is in the PATH, in small letters: "runc", "crun"'
+        return Problem(f"runtime = {runtime!r} is no name of a program that Docker takes", "docker", remedy)
     if find(runtime) is not None:
         return None
     if runtime in _PACKAGED:

@@ -72,9 +72,9 @@ class Setting:
 
     @property
     def suffix(self) -> str:
-        """What tells such a daemon's directory and control group from others'."""
+        """What tells such a daemon's directory and control group from others'. No runtime's name holds a plus."""
         proxy = "" if self.userland_proxy else "-noproxy"
-        return proxy + ("" if self.runtime == docker_runtime.USUAL else f"-{self.runtime}")
+        return proxy + ("" if self.runtime == docker_runtime.USUAL else f"+{self.runtime}")
 
 
 AS_IT_COMES = Setting()

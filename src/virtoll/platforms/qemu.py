@@ -19,7 +19,7 @@ from virtoll.platforms import vhost
 from virtoll.platforms.base import Instance
 from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
 from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
-from virtoll.platforms.qemu_settings import QemuSettings, problems
+from virtoll.platforms.qemu_settings import QemuSettings, problems, refuse_fallbacks
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.requirements import refuse_kind
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
@@ -56,10 +56,13 @@ class Qemu(Booted):
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
     ) -> Iterator[Instance]:
-        """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered."""
+        """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered. Looked at then and in the
+        end: whether QEMU has done without something that it was told to use.
+        """
         refuse_kind(self, attachment)
         base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
+        log = directory / "monitor.log"
         with ExitStack() as stack:
             qmp_ours, qmp_theirs = _connected(stack)
             agent_ours, agent_theirs = _connected(stack)
@@ -99,6 +102,7 @@ class Qemu(Booted):
             agent = booted(machine, agent_ours)
             stack.callback(agent.close)
             configure(agent, limits, "eth0", attachment)
+            refuse_fallbacks(log)
             with explained(machine):
                 yield Instance(
                     self.name,
@@ -112,6 +116,7 @@ class Qemu(Booted):
                     machine.stopped,
                     takes_hosts_tasks=False,
                 )
+        refuse_fallbacks(log)  # all of it is there by now
 
     def _facts(self, guest: Guest, argv: list[str], version: str, carriers: Mapping[int, str]) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.errors import CommandError, Problem
+from virtoll.errors import CommandError, PlatformError, Problem
 from virtoll.hosts.base import Completed, Host
 from virtoll.platforms import vhost
 from virtoll.platforms.qemu_command import PAST_THE_HOSTS_CACHE, DiskCache, DiskIo, MachineType
@@ -16,7 +16,11 @@ from virtoll.platforms.qemu_command import PAST_THE_HOSTS_CACHE, DiskCache, Disk
 # Since then what waits for a disk in a ring's place is a thread of the ring's process; before, it was one of the
 # kernel's own, in nobody's control group (Linux, io_uring/io-wq.c: create_io_thread).
 _RINGS_ARE_BOOKED = (5, 12)
+# Since then such a thread keeps to the CPUs of its control group (84eacf177faa); some older stable kernels have it too,
+# which their numbers do not tell for sure.
+_RINGS_ARE_HELD = (6, 12)
 _RINGS_ARE_OFF = Path("/proc/sys/kernel/io_uring_disabled")  # since Linux 6.6
+_FALLBACK = "falling back"  # in QEMU's words wherever it takes something else than it was told to
 _ASKED_S = 20.0
 _QUIT = b"quit\n"
 # A QEMU without a machine, which opens a file as it would a disk, and ends.
@@ -37,7 +41,7 @@ class QemuSettings:
     ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
     the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
     same with each write synced; *unsafe* passes no sync on. *threads* is QEMU's own; *native* (Linux AIO) takes *none*
-    or *directsync*; *io_uring* takes any.
+    or *directsync*; *io_uring* takes any (from Linux 6.12 on).
 
     ``vhost``: the guest's packets are handed on by the kernel (vhost-net), not by QEMU. Of network modes with a tap.
     """
@@ -72,16 +76,26 @@ def _machine_problem(host: Host, machine: MachineType) -> Problem | None:
 
 def _ring_problem(host: Host, release: str) -> Problem | None:
     """Why a disk cannot be read by io_uring: its account, the kernel's leave, or QEMU's own words."""
+    remedy = "Linux 6.12 or later; or another disk_io"
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
-    if found and (int(found[1]), int(found[2])) < _RINGS_ARE_BOOKED:
+    version = (int(found[1]), int(found[2])) if found else _RINGS_ARE_HELD
+    if version < _RINGS_ARE_BOOKED:
         what = f"Linux {release} does a part of io_uring's work in threads of its own, which are in nobody's account"
-        return Problem(what, host.where, "Linux 5.12 or later; or another disk_io")
+        return Problem(what, host.where, remedy)
+    if version < _RINGS_ARE_HELD:
+        what = f"Linux {release} lets a part of io_uring's work run on any CPU: the instance's limit does not bind it"
+        remedy += " (some older stable kernels bind it too, which their numbers do not tell)"
+        return Problem(what, host.where, remedy)
+    off = _RINGS_ARE_OFF.read_text(encoding="utf-8").strip() if _RINGS_ARE_OFF.exists() else "0"
+    allow = "sysctl kernel.io_uring_disabled=0"
+    if off == "2":
+        return Problem("this kernel lets nobody use io_uring", str(_RINGS_ARE_OFF), f"{allow}; or another disk_io")
     told = _asked(host, _OPENS_A_RING)
     if told is None or told.returncode == 0:
         return None
     words = told.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
-    off = _RINGS_ARE_OFF.read_text(encoding="utf-8").strip() if _RINGS_ARE_OFF.exists() else "0"
-    allow = "sysctl kernel.io_uring_disabled=0" if off != "0" else "a QEMU that is built with liburing (Debian's is)"
+    if off == "0":
+        allow = "a QEMU that is built with liburing (Debian's is)"
     return Problem(f"QEMU opens no file with io_uring: {words[-1][:300]}", host.where, f"{allow}; or another disk_io")
 
 
@@ -91,3 +105,17 @@ def _asked(host: Host, argv: tuple[str, ...]) -> Completed | None:
         return host.run(argv, stdin=_QUIT, timeout_s=_ASKED_S, check=False)
     except CommandError:
         return None
+
+
+def refuse_fallbacks(log: Path) -> None:
+    """PlatformError where QEMU says in its own output ``log`` that it does without what it was told to use.
+
+    It tries a ring, Linux AIO or vhost only as the guest first uses them, says so there alone, and goes on.
+    """
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if _FALLBACK in line:
+            raise PlatformError(
+                f"QEMU does not use what the study asks for: {line.strip()[:300]}",
+                where=str(log),
+                remedy="leave that setting (disk_io, vhost) out, or make its kernel and QEMU offer it",
+            )

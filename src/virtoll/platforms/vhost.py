@@ -8,6 +8,7 @@ and moved.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -19,14 +20,22 @@ from virtoll.hosts.cgroup import Cgroup
 from virtoll.hosts.processes import kernel_threads
 
 _DEVICE = Path("/dev/vhost-net")
+_MODULE = Path("/sys/module/vhost_net")  # of one that is built in, too, where it has parameters: vhost_net's has
 _PROC = Path("/proc")
 _WITHOUT = "or leave vhost out: QEMU carries the packets itself then"
 
 
 def problem(host: Host) -> Problem | None:
-    """Why the device cannot be opened, if it cannot."""
+    """Why the device cannot be opened, if it cannot. Opened is only that of a kernel that has vhost already: else that
+    would load the module, which is left to QEMU.
+    """
     try:
-        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+        if _MODULE.exists():
+            os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+        else:
+            _DEVICE.stat()
+            if not os.access(_DEVICE, os.R_OK | os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError:
         return Problem(f"there is no {_DEVICE}", host.where, f"modprobe vhost_net; {_WITHOUT}")
     except OSError as error:
@@ -41,16 +50,14 @@ def take_in(monitor: int, group: Cgroup) -> dict[int, str]:
     """
     own = _own_threads(_PROC, monitor)
     kernels = kernel_threads(re.compile(rf"vhost-{monitor}$"), _PROC)
-    if not own and not kernels:
+    taken = {thread: kernels[thread] for thread in group.add_living(kernels)}
+    if not own and not taken:
         raise PlatformError(
             "no thread of the kernel's carries the guest's packets, though vhost was asked for",
             where="/proc",
             remedy="the instance's monitor.log has QEMU's reason; is vhost_net loaded?",
         )
-    for thread in kernels:
-        with suppress(ProcessLookupError):
-            group.add(thread)
-    return {**own, **kernels}
+    return {**own, **taken}
 
 
 def _own_threads(proc: Path, monitor: int) -> dict[int, str]:

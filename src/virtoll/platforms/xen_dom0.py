@@ -10,7 +10,7 @@ import re
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -146,10 +146,7 @@ def take_in(machine: Machine, domain: int, backends: Cgroup) -> list[str]:
                 remedy="modprobe -a xen-netback xen-blkback; /var/log/xen holds what Xen's scripts say",
             )
         time.sleep(_POLL_S)
-    for pid in found:
-        with suppress(ProcessLookupError):
-            backends.add(pid)
-    return sorted(found.values())
+    return sorted(found[thread] for thread in backends.add_living(found))
 
 
 def backend_threads(proc: Path, domain: int) -> dict[int, str]:

@@ -69,7 +69,10 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
         what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
         problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
     elif isinstance(work.load, ViewingLoad):
-        problems += work.load.too_many(round(knee.most), f"{where} most")
+        key = (
+            "least" if knee.most == Knee.most else "most"
+        )  # where none is written the search ends at what there may be
+        problems += work.load.too_many(round(getattr(knee, key)), f"{where} {key}")
     return [*problems, *_of_objective(knee, work.load, where)]
 
 

@@ -380,7 +380,7 @@ def _arm(reader: Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]
             what = f"no network mode is called {mode!r}{nearest(mode, reader.catalogue.networks)}"
             reader.fail(what, "arms", "network", remedy, index)
         elif mode in refused:
-            reader.fail(refused[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
+            reader.fail(refused[mode].what, "arms", "network", refused[mode].remedy, index)
         else:
             arm = Arm(label=_label(name, mode, settings, specs), platform=name, network=mode, settings=settings)
             line = reader.line("arms", "platform", index)

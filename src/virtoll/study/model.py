@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from virtoll.errors import Problem
 from virtoll.offers import Offer
 from virtoll.record.model import CONFIGURATION, SERVER, Arm
 from virtoll.units import within
@@ -105,7 +106,7 @@ class PlatformEntry:
     settings: type[Any]
     default_network: str
     # Of an arm's settings: network mode -> why the pair is impossible.
-    refuses: Callable[[Mapping[str, Any]], Mapping[str, str]]
+    refuses: Callable[[Mapping[str, Any]], Mapping[str, Problem]]
     most_vcpus: int | None = None
 
 

@@ -43,7 +43,9 @@ class KneeSearch:
         self._objectives = [parse(text, load.quantities) for text in settings.objective]
         offset = 1 - random.Random(trial).random()
         whole = load.intensity.whole
-        intensities = levels(settings.least, settings.most, settings.precision_share, whole=whole, offset=offset)
+        self._most_here = max(settings.least, load.most_here(cpus))
+        most = min(settings.most, self._most_here)
+        intensities = levels(settings.least, most, settings.precision_share, whole=whole, offset=offset)
         self._search = search(intensities, settings.windows)
         self._measurements: list[Measurement] = []
         self._steps: list[record.Step] = []
@@ -97,17 +99,20 @@ class KneeSearch:
         measured, settings, found = self._load.measured(self._measurements), self._settings, self._found
         if found is None:
             return measured
+        is_cut = found.ended == "beyond most" and self._most_here < settings.most
+        at_most = f"the generator cannot be asked for more than {self._most_here:,.0f} {self._load.intensity.unit} here"
         knee = record.Knee(
             unit=self._load.intensity.unit,
             objective=self._objectives,
             precision=settings.precision_share,
             windows=settings.windows,
-            ended=found.ended,
+            ended="beyond generator" if is_cut else found.ended,
             lower=found.lower,
             upper=found.upper,
             steps=self._steps,
         )
-        return measured.model_copy(update={"knee": knee})
+        notes = [*measured.notes, at_most] if is_cut else measured.notes
+        return measured.model_copy(update={"knee": knee, "notes": notes})
 
     @property
     def measurements(self) -> Sequence[Measurement]:
