@@ -89,11 +89,16 @@ def test_a_machine_that_this_qemu_lacks_is_told_beforehand() -> None:
 
 
 def test_a_microvm_is_not_said_to_do_what_a_pc_does() -> None:
-    for name in ("kvm", "qemu-tcg"):
-        pc, microvm = features()[name], features()[f"{name}:microvm"]
-        assert {word for word in pc if pc[word] != microvm[word]} == {"other-systems", "live-migration", "resize"}
-        assert of_arm(features(), name, {"machine": "microvm"}) == (f"{name}:microvm", microvm)
-        assert of_arm(features(), name, {"machine": "q35"}) == (name, pc)
+    pc, microvm = features()["kvm"], features()["kvm:microvm"]
+    assert {word for word in pc if pc[word] != microvm[word]} == {"other-systems", "live-migration", "resize"}
+    assert of_arm(features(), "kvm", {"machine": "microvm"}) == ("kvm:microvm", microvm)
+    assert of_arm(features(), "kvm", {"machine": "q35"}) == ("kvm", pc)
+
+
+def test_an_emulated_microvm_is_refused_before_it_stands_still() -> None:
+    (problem,) = QemuTcg(QemuSettings(machine="microvm")).check(LocalHost())
+    assert "does not boot" in problem.what
+    assert 'machine = "q35"' in problem.remedy
 
 
 def test_kvm_is_tried_with_the_machine_that_is_asked_for(tmp_path: Path) -> None:
@@ -176,13 +181,13 @@ def test_io_uring_whose_work_is_not_booked_or_not_limited_is_refused(release: st
 
 def test_what_is_asked_for_is_looked_at_once_the_rest_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Problem("mkfs.ext4 is missing", "here")
-    host = Told(MACHINES.replace("microvm ", "virt "))
-    microvm = QemuTcg(QemuSettings(machine="microvm"))
+    host = Told("pc                   Standard PC\n")
+    q35 = QemuTcg(QemuSettings(machine="q35"))
     monkeypatch.setattr(Booted, "check", lambda *_: [missing])
-    assert microvm.check(host) == [missing]
+    assert q35.check(host) == [missing]
     assert host.asked == []
     monkeypatch.setattr(Booted, "check", lambda *_: [])
-    assert [problem.what for problem in microvm.check(host)] == ["this QEMU has no machine microvm"]
+    assert [problem.what for problem in q35.check(host)] == ["this QEMU has no machine q35"]
 
 
 # -- the packets --------------------------------------------------------------------------------------------------
@@ -365,7 +370,6 @@ def test_who_carries_packets_is_a_helper(monkeypatch: pytest.MonkeyPatch, budget
 
 DEPLOYED: dict[str, QemuSettings] = {
     "q35": QemuSettings(machine="q35"),
-    "microvm": QemuSettings(machine="microvm"),
     "io_uring": QemuSettings(disk_io="io_uring"),  # not on every kernel
 }
 

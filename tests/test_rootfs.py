@@ -5,11 +5,11 @@ A stand-in for mmdebstrap on PATH makes a tiny tree, or fails with the words of 
 
 from __future__ import annotations
 
-import json
 import os
+import selectors
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from virtoll.images import rootfs
 _MAKES = r"""#!/bin/sh
 echo "I: installing essential packages..." >&2
 echo built >>"$VIRTOLL_CACHE/calls"
-sleep "${SLOWNESS:-0}"
+while [ -n "${GATE-}" ] && ! [ -e "$GATE" ]; do sleep 0.01; done
 for root; do :; done
 mkdir -p "$root/etc" "$root/var/lib/dpkg"
 echo 127.0.0.9 secret.example >"$root/etc/hosts"
@@ -140,17 +140,36 @@ def test_two_builders_at_once_do_the_work_once(
     stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = stand_in(_MAKES)
-    monkeypatch.setenv("SLOWNESS", "0.5")
+    gate = cache.parent / "gate"
+    monkeypatch.setenv("GATE", str(gate))
     program = (
-        "import json; from pathlib import Path; from virtoll import binaries; from virtoll.images import rootfs\n"
+        "import json, sys; from pathlib import Path; from virtoll import binaries; from virtoll.images import rootfs\n"
         "from virtoll.hosts.local import LocalHost\n"
         f"binaries.binary = lambda name: Path({str(cache.parent / 'agent')!r})\n"
         "binaries.digest = lambda name: 'a' * 64\n"
-        "told = []; image = rootfs.build(LocalHost(), 'proxy', ['squid'], told.append)\n"
-        "print(json.dumps([str(image.rootfs), told]))"
+        "image = rootfs.build(LocalHost(), 'proxy', ['squid'], lambda line: print(line, file=sys.stderr, flush=True))\n"
+        "print(image.rootfs)"
     )
-    builders = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(2)]
-    said = [json.loads(builder.communicate(timeout=60)[0]) for builder in builders]
+    pipe = subprocess.PIPE
+    builders = [subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe) for _ in range(2)]
+    first = wait_for_one_that_waits(builders)
+    gate.touch()
+    said = [builder.communicate() for builder in builders]
     assert said[0][0] == said[1][0]
     assert (cache / "calls").read_text() == "built\n"
-    assert any("waiting for another virtoll" in line for _, told in said for line in told)
+    assert "waiting for another virtoll" in first
+
+
+def wait_for_one_that_waits(builders: Sequence[subprocess.Popen[bytes]]) -> str:
+    """What they have said when one of them waits for the other."""
+    said = b""
+    with selectors.DefaultSelector() as selector:
+        for builder in builders:
+            assert builder.stderr is not None
+            selector.register(builder.stderr, selectors.EVENT_READ)
+        while b"waiting for another" not in said:
+            for key, _ in selector.select():
+                piece = os.read(key.fd, 4096)
+                assert piece, f"one ended, and there was nobody to wait for: {said!r}"
+                said += piece
+    return said.decode()
