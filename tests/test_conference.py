@@ -14,11 +14,12 @@ import pytest
 
 import confer_fake
 from quiet import Quiet
+from test_exit_codes import code_of
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.server import by_each_further, carried
-from virtoll.catalogue import catalogue
+from virtoll.catalogue import catalogue, features
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
@@ -29,13 +30,17 @@ from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
+from virtoll.plain import printable
 from virtoll.platforms.base import Instance, platforms
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
+from virtoll.report.advice import Known, advise
+from virtoll.report.advising import as_text
 from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
+from virtoll.report.history import RunTold, _tell
 from virtoll.run import refusals
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
@@ -445,6 +450,24 @@ def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> 
     assert toll.ratio is not None
     assert toll.ratio.value == pytest.approx(1.1)
     assert findings.headline.name == "server_cpus"
+
+
+def test_a_history_and_advice_read_what_its_headline_is_of(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server's CPU, of which no record tells: the samples beside it do."""
+    findings = find(directory)
+    told = _tell(directory, ())
+    assert isinstance(told, RunTold)
+    for platform in ("docker", "lxc", "kvm"):
+        mine = arm(findings, platform)
+        toll = findings.tolls("server_cpus").total(mine)
+        assert toll is not None
+        assert toll.ratio is not None
+        assert told.ratios["server_cpus", mine.label].value == pytest.approx(toll.ratio.value, rel=1e-12)
+    here = {name: stated for name, stated in features().items() if name != "ssh"}
+    for asked in ((), ("switches_per_s < 9000",), ("server_cpus < 2", "latency_p99 < 2 s")):
+        assert code_of("advise", str(directory), *(word for text in asked for word in ("--objective", text))) == 0
+        whole = advise([findings], asked, (), Known(here, {"conference"}))
+        assert capsys.readouterr().out.rstrip("\n") == printable(as_text(whole)).rstrip("\n")
 
 
 def words_of(page: Path) -> str:

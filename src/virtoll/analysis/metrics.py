@@ -228,6 +228,13 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     return {**common, **own}
 
 
+def is_told_by_server(run: Run) -> bool:
+    """Whether a run's answer is the server's CPU, which is in the samples beside its records: a conference's, whose
+    participants come whatever the server does.
+    """
+    return any(LEVEL in trial.condition for trial in run.plan.trials)
+
+
 def intensity_of(condition: Mapping[str, Any]) -> str:
     """The path of the intensity among the levels of a trial's condition; "" where it is no factor."""
     return next((path for path in INTENSITIES if path in condition), "")

@@ -24,7 +24,18 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_configuration, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import ALL, KNEE, LIVE_AGE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
+from virtoll.analysis.metrics import (
+    ALL,
+    KNEE,
+    LIVE_AGE,
+    SERVER_CPUS,
+    Metric,
+    TrialMetrics,
+    Wanted,
+    is_told_by_server,
+    request_of,
+    unit_of,
+)
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, log_ratios, toll_table
@@ -33,7 +44,7 @@ from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import LEVEL, NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import NOT_BOOKED, NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
 from virtoll.report.begin import uncollected
 from virtoll.units import plural
 
@@ -200,7 +211,7 @@ class Findings:
         """
         if self.is_search:
             return self.matrix.metrics[KNEE]
-        if any(LEVEL in trial.condition for trial in self.run.plan.trials):
+        if is_told_by_server(self.run):
             return self.matrix.metrics[SERVER_CPUS]
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
@@ -309,8 +320,8 @@ class Findings:
         return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
 
 
-def find(directory: Path, *, blocks: int | None = None, wanted: Wanted = ALL) -> Findings:
-    """Read and analyse a run directory, as it was after so many ``blocks``; ``wanted``: of what its trials
+def find(directory: Path, *, blocks: int | None = None, wanted: Callable[[Run], Wanted] = lambda _run: ALL) -> Findings:
+    """Read and analyse a run directory, as it was after so many ``blocks``; ``wanted``: of what the trials of its study
     shall tell.
 
     StoreError when that cannot be done.
@@ -359,9 +370,9 @@ def told_as_damage(directory: Path | str) -> Iterator[None]:
         ) from error
 
 
-def _found(run: Run, *, wanted: Wanted) -> Findings:
+def _found(run: Run, *, wanted: Callable[[Run], Wanted]) -> Findings:
     study, programme = parted(run)
-    trials = measure_all(study, wanted=wanted)
+    trials = measure_all(study, wanted(study))
     servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
     explanation = None if programme is None else _analysed(programme, measure_all(programme))
     return replace(_analysed(study, trials), servers=servers, explanation=explanation)

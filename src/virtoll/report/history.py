@@ -15,7 +15,7 @@ from typing import Any
 from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, change_points
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import Metric, Wanted
+from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
 from virtoll.helpers import helpers, met_halfway
@@ -188,10 +188,10 @@ def _tell(path: Path, names: Sequence[str]) -> RunTold | str:
 
 
 def _wanted(run: Run, names: Sequence[str]) -> Wanted:
-    """Of itself only what a headline needs: the rate is in the records."""
+    """Of itself only what a headline needs: the rate is in the records, the server's CPU in the samples."""
     if names:
         return wanted_of(run, names)
-    return Wanted(latency=wanted_of(run, ()).latency, usage=False, memory=False, inside=False)
+    return Wanted(latency=wanted_of(run, ()).latency, usage=is_told_by_server(run), memory=False, inside=False)
 
 
 def _told(found: Findings, names: Sequence[str]) -> RunTold:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from virtoll.analysis.metrics import Wanted
+from virtoll.analysis.load import Run
+from virtoll.analysis.metrics import Wanted, is_told_by_server
 from virtoll.catalogue import features
 from virtoll.networks.base import network_modes
 from virtoll.plain import printable
@@ -20,7 +22,7 @@ from virtoll.run.named import is_ready_made
 
 def do(arguments: argparse.Namespace) -> int:
     """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
-    runs = [find(path, wanted=_wanted(arguments.objective)) for path in _each_once(arguments.runs)]
+    runs = [find(path, wanted=partial(_wanted, arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     shared = {name for name, mode in network_modes().items() if mode.kinds == ("shared",)}
     elsewhere = {name for name, cls in platforms().items() if cls.is_elsewhere}
@@ -38,8 +40,10 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in paths}.values())
 
 
-def _wanted(objectives: Sequence[str]) -> Wanted:
-    """Samples are read where CPU time or memory is asked for: reading them takes longer than all else."""
-    cpu = any("cpu_s" in text for text in objectives)
+def _wanted(objectives: Sequence[str], run: Run) -> Wanted:
+    """Samples are read where what they tell is asked for, or is what the run's answer is in: reading them takes longer
+    than all else.
+    """
     memory = any(name in text for text in objectives for name in ("memory", "rss"))
-    return Wanted(latency=True, usage=cpu or memory, memory=memory, inside=False)
+    usage = memory or any(name in text for text in objectives for name in ("cpu", "switches"))
+    return Wanted(latency=True, usage=usage or is_told_by_server(run), memory=memory, inside=False)

@@ -89,7 +89,8 @@ def _density(path: Path, asked: Asked) -> Any:
     from virtoll.report.findings import find, told_as_damage
     from virtoll.report.packing import density
 
-    found = find(path, wanted=Wanted(latency=False, usage=False, memory=False, inside=False))
+    nothing = Wanted(latency=False, usage=False, memory=False, inside=False)
+    found = find(path, wanted=lambda _run: nothing)
     with told_as_damage(path):
         return density(found, asked)
 
