@@ -268,7 +268,7 @@ def test_openmetrics_is_well_formed(told: History) -> None:
 
 
 LINE = re.compile(
-    r'"([0-9A-Za-z_. -]+)" (virtoll\.ratio(?:\.low|\.high)?)\[([0-9A-Za-z_.-]+),(\w+)\] (\d+) (\d+) (\S+)'
+    r'"([0-9A-Za-z_. -]+)" (virtoll\.ratio(?:\.low|\.high)?)\[([0-9A-Za-z_.-]+),(\w+),(\d+)\] (\d+) (\d+) (\S+)'
 )
 
 
@@ -277,7 +277,7 @@ def test_zabbix_is_told_each_ratio_at_its_runs_time(told: History) -> None:
     lines = [LINE.fullmatch(line) for line in found.file.decode().splitlines()]
     assert all(lines)
     rows = list(forms.rows(told))
-    values = {(m[1], m[2], m[3], m[4], int(m[5])): float(m[7]) for m in lines if m}
+    values = {(m[1], m[2], m[3], m[4], int(m[6])): float(m[8]) for m in lines if m}
     assert len(values) == sum(row[key] is not None for row in rows for key in ("ratio", "low", "high")), "none is twice"
     first = rows[0]
     at = int(first["begun"].timestamp())
@@ -285,10 +285,13 @@ def test_zabbix_is_told_each_ratio_at_its_runs_time(told: History) -> None:
     assert mine["virtoll.ratio"] == pytest.approx(first["ratio"])
     assert mine["virtoll.ratio.low"] == pytest.approx(first["low"])
     assert mine["virtoll.ratio.high"] == pytest.approx(first["high"])
-    times = [(int(m[5]), int(m[6])) for m in lines if m]
+    times = [(int(m[6]), int(m[7])) for m in lines if m]
     assert times == sorted(times)
     assert set(found.hosts) == {m[1] for m in lines if m}
     assert len({key[2] for key in values}) == len(told.series), "studies are told apart"
+    numbers = {(row["environment"], int(row["begun"].timestamp())) for row in rows}
+    assert {(int(m[5]), int(m[6])) for m in lines if m} == numbers, "another machine's points are in items of their own"
+    assert {number for number, _ in numbers} == {1, 2}
 
 
 def test_zabbix_has_no_line_of_what_is_missing(tmp_path: Path) -> None:
@@ -307,7 +310,7 @@ def test_the_verb(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     found = json.loads(shown.out, parse_constant=pytest.fail)
     assert f"`zabbix_sender -z SERVER -T -N -i {made['zabbix']}` sends them" in shown.err
-    assert "virtoll.ratio[proxy,rate_per_s]" in shown.err
+    assert "virtoll.ratio[proxy,rate_per_s,1]" in shown.err
     assert found["page"] == str(page)
     section = (Path(__file__).parent.parent / "docs/JSON.md").read_text()
     section = section[section.index("## virtoll history") :].partition("\n## ")[0]

@@ -168,19 +168,20 @@ class ForZabbix:
 
 def for_zabbix(told: History) -> ForZabbix:
     """Each run's ratios at the time when it began. A host is an arm, called as `virtoll export` calls it; an item is a
-    study's metric, for the same arm may be in several studies: ``virtoll.ratio[proxy-quick,rate_per_s]``.
+    study's metric in one environment, for the same arm may be in several studies, and a trigger is to fire for no other
+    machine or kernel: ``virtoll.ratio[proxy-quick,rate_per_s,1]``.
     """
     studies = _studies(told)
     hosts = zabbix.called((line.arm.label, "") for series in told.series for line in series.lines)
     found = []
     for at, series in enumerate(told.series):
         for line in series.lines:
-            asked = f"[{studies[at]},{_NOT_IN_A_KEY.sub('-', line.metric.name)}]"
+            asked = f"{studies[at]},{_NOT_IN_A_KEY.sub('-', line.metric.name)}"
             for point in line.points:
                 at_ns = round(point.run.begun.timestamp() * 1000) * 10**6
                 values = _bounds(point.ratio, *_ITEMS)
                 found += [
-                    (at_ns, hosts[line.arm.label, ""], f"{key}{asked}", values[column])
+                    (at_ns, hosts[line.arm.label, ""], f"{key}[{asked},{point.environment}]", values[column])
                     for column, key in _ITEMS.items()
                 ]
     known = sorted((each for each in found if each[3] is not None), key=lambda each: each[0])
