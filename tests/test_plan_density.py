@@ -33,7 +33,7 @@ blocks = 4
 seed = 1
 noise_floor = false
 [limits]
-memory = "256 MiB"
+memory = "512 MiB"
 [[probes]]
 name = "density"
 most = 100
@@ -175,15 +175,28 @@ def test_an_arm_that_it_lacks_is_named_with_the_command(
     assert told["docker+routed"]["bound_by"] == "CPUs"
 
 
-def test_another_network_mode_and_another_limit_are_told(
-    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_network_mode_is_told(searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = TEXT.replace('platform = "docker"', 'platform = "docker"\nnetwork = "published"')
     packed = density_of(tmp_path / "density", text, held=HELD)
     said = planned(capsys, str(searched), *USERS, "--density", str(packed))["docker+routed"]
     assert said["bound_by"] == "density"
     assert "is that of docker+published: another network mode" in said["said"]
-    assert "of instances that may have 256 MiB, and those that were loaded" in said["said"]
+
+
+def test_what_may_have_another_memory_limit_bounds_nothing(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guest takes its memory from the host, whole or in part: of twice the limit a host may hold half as many."""
+    packed = density_of(tmp_path / "density", TEXT.replace("512 MiB", "256 MiB"), held=HELD)
+    told = planned(capsys, str(searched), *USERS, "--density", str(packed))
+    alone = planned(capsys, str(searched), *USERS)
+    for label in told:
+        assert (told[label]["bound_by"], told[label]["hosts"]) == ("CPUs", alone[label]["hosts"])
+    said = told["docker+routed"]["said"]
+    assert (
+        "is not known: they may have 256 MiB, and those that were loaded 512 MiB; a study of the probe density" in said
+    )
+    assert told["docker+routed"]["density"]["held"] == HELD["docker"], "which was measured, and is told"
 
 
 @pytest.mark.parametrize("other", [("--host-cpus", "16"), ("--host-memory", "64GiB")])

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.load import Run
 from virtoll.analysis.sizing import Asked
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import size
+from virtoll.units import format_bytes
 
 _PROBE = "density"
 _LIVED, _FIT = f"{_PROBE}.instances", f"{_PROBE}.instances_that_fit"
 _ALIKE = 0.01  # of a memory: by so much kernels differ in what they keep for themselves
-_LIMIT = "limits.memory_bytes"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,23 @@ class Density:
         alike = [p for p in self.arms if (p.of.platform, p.of.settings) == (arm.platform, arm.settings)]
         return next((each for each in alike if each.of.label == arm.label), next(iter(alike), None))
 
+    def held(self, arm: Arm, planned: int | None) -> tuple[float, ...]:
+        """How many of an arm it bounds a plan by, in each block; () where it bounds none. ``planned``: the memory limit
+        of an instance that was loaded.
+        """
+        each = self.of(arm)
+        return () if each is None or self.why_not or self.is_otherwise_limited(planned) else each.held
+
+    def is_otherwise_limited(self, planned: int | None) -> bool:
+        """Whether its instances might take another amount of memory than those that were loaded, or nobody knows."""
+        return planned is None or planned != self.memory_limit_bytes
+
+
+def memory_limit(run: Run, condition: Condition) -> int | None:
+    """In bytes, of an instance under a condition; None where the run does not tell it."""
+    limit = run.given(dict(condition.levels)).get("limits.memory_bytes")
+    return limit if isinstance(limit, int) else None
+
 
 def density(found: Findings, asked: Asked) -> Density:
     """StudyError for a run that measured no density, several conditions of it, or several hosts."""
@@ -68,9 +87,8 @@ def density(found: Findings, asked: Asked) -> Density:
         if lived:
             is_full = len(fit) == len(lived)
             packed.append(Packed(arm, tuple(fit)) if is_full else Packed(arm, at_least=min(lived)))
-    limit = run.given(dict(conditions[0].levels)).get(_LIMIT)
     machine = run.environment.comparable.get("machine", {})
-    return Density(run.directory, tuple(packed), limit if isinstance(limit, int) else None, _other_host(machine, asked))
+    return Density(run.directory, tuple(packed), memory_limit(run, conditions[0]), _other_host(machine, asked))
 
 
 def _other_host(machine: Mapping[str, Any], asked: Asked) -> str:
@@ -97,17 +115,23 @@ def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | 
     if told.why_not:
         yield f"how many idle ones a host holds is not known: {told.why_not}; {again} on such a host measures it"
         return
+    if told.is_otherwise_limited(planned):
+        theirs, ours = (_limit(limit) for limit in (told.memory_limit_bytes, planned))
+        yield (
+            f"how many idle ones a host holds is not known: they may have {theirs}, and those that were loaded {ours}; "
+            "a study of the probe density with the same [limits] measures it"
+        )
+        return
     if each.of.label != arm.label:
         yield f"how many idle ones a host holds is that of {each.of.label}: another network mode of the same platform"
-    if planned and told.memory_limit_bytes and planned != told.memory_limit_bytes:
-        yield (
-            f"how many idle ones a host holds is of instances that may have {size(told.memory_limit_bytes)}, and those "
-            f"that were loaded {size(planned)}"
-        )
     if not each.held:
         yield from _not_full(each, told.run, per_host, again)
     elif len(each.held) == 1:
         yield "how many idle ones a host holds is of one block, and so in no interval"
+
+
+def _limit(memory_bytes: int | None) -> str:
+    return "nobody knows what" if memory_bytes is None else format_bytes(memory_bytes)
 
 
 def _not_full(each: Packed, run: Path, per_host: float | None, again: str) -> Iterator[str]:

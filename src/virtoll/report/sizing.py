@@ -23,7 +23,7 @@ from virtoll.analysis.sizing import Asked, Price, Size, size
 from virtoll.errors import Problem, StudyError
 from virtoll.record.knee import Knee, Objective
 from virtoll.report.findings import Findings
-from virtoll.report.packing import Density
+from virtoll.report.packing import Density, memory_limit
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,5 @@ def _row(part: Findings, each: Carrying, asked: Asked, path: str | None, packed:
     if path is not None:
         levels = levels_of(part.matrix, path, each.condition)
         law = scaling.fit(np.array([level for level, _ in levels], float), delivered(part.matrix, each.arm, levels))
-    known = None if packed is None or packed.why_not else packed.of(each.arm)
-    held = () if known is None else known.held
+    held = () if packed is None else packed.held(each.arm, memory_limit(part.run, each.condition))
     return Row(each, words, size(each.deployments, asked, held) if each.deployments else None, law)

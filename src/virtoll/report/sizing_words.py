@@ -14,6 +14,7 @@ from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
+from virtoll.report.packing import memory_limit
 from virtoll.report.packing import said as density_said
 from virtoll.report.sizing import Row, Sizing
 from virtoll.report.tables import Cell, Table, plain
@@ -116,8 +117,8 @@ def _told(span: Span | None, words: Any) -> str:
 def _all_said(plan: Sizing, row: Row) -> Iterator[str]:
     yield from [_bound(plan, row)] if row.size is None else _said(plan, row.size)
     per_host = None if row.size is None or row.size.per_host is None else row.size.per_host.value
-    given = plan.findings.run.given(dict(row.carrying.condition.levels)).get("limits.memory_bytes")
-    yield from density_said(plan.density, row.carrying.arm, per_host, given if isinstance(given, int) else None)
+    planned = memory_limit(plan.findings.run, row.carrying.condition)
+    yield from density_said(plan.density, row.carrying.arm, per_host, planned)
     yield from _of_others(plan, row)
 
 
