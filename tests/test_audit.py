@@ -526,6 +526,15 @@ def test_dockers_containers_of_gvisors_have_its_kernel_and_no_others() -> None:
         assert differences(arm, told(kernel="4.4.0"))["kernel"].kind == kind
 
 
+def test_settings_of_a_third_party_may_be_lists_and_tables_and_say_what_they_like() -> None:
+    other = Arm(label="cell+routed", platform="cell", network="routed")
+    for settings in ({"mounts": ["/a", "/b"]}, {"runtime": {"name": "runsc"}}, {"runtime": "runsc"}):
+        arm = other.model_copy(update={"settings": settings})
+        assert differences(arm, told(kernel=None, memory_seen="480 MiB"))["memory_seen"].kind == "flagged"
+    said = DOCKER.model_copy(update={"settings": {"seccomp": "runsc"}})
+    assert differences(said, told(kernel="4.4.0"))["kernel"].kind == "flagged", "that makes no kernel"
+
+
 def test_what_one_side_does_not_tell_is_neither() -> None:
     one = differences(DOCKER, told(seccomp=None))["seccomp"]
     assert (one.kind, one.native, one.here) == ("untold", "off", None)

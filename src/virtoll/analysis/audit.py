@@ -175,8 +175,8 @@ _HAS_OWN_KERNEL = {
     **dict.fromkeys(("gvisor", "kvm", "firecracker", "cloud-hypervisor", "qemu-tcg", "ssh", "uml"), True),
     **dict.fromkeys(("xen-hvm", "xen-pv", "xen-pvh"), True),
 }
-# Where a setting's value gives one to a platform that has none.
-_MADE_BY_SETTINGS = {("docker", "runsc")}
+# Platform, setting and the value of it that gives one to a platform that has none.
+_MADE_BY_SETTINGS = (("docker", "runtime", "runsc"),)
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "kernel": Rule("a kernel of its own is what such a platform is"),
@@ -295,7 +295,7 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
 
 def _has_own_kernel(arm: Arm, native: Audit, here: Audit) -> bool:
     """Of a third party's platform by its accelerator, which the driver names, or by kernels that both sides tell."""
-    if any((arm.platform, value) in _MADE_BY_SETTINGS for value in arm.settings.values()):
+    if any(arm.platform == whose and arm.settings.get(name) == value for whose, name, value in _MADE_BY_SETTINGS):
         return True
     known = _HAS_OWN_KERNEL.get(arm.platform)
     if known is not None:
