@@ -618,6 +618,47 @@ def test_an_arm_that_fails_now_and_then_is_told(tmp_path: Path, runs: Path) -> N
     assert told == f"B: 4 of {DOCKER.label}'s 20 trials are in no ratio, the first failed: failed: it was killed"
 
 
+@pytest.mark.parametrize(
+    ("lost", "alone", "none"),
+    [
+        ({AGAIN.label: (1, 2)}, {AGAIN.label: 8}, {}),
+        ({NATIVE.label: (1,)}, {NATIVE.label: 4}, {}),
+        ({NATIVE.label: (1, 2), AGAIN.label: (2,)}, {NATIVE.label: 4}, {NATIVE.label: 4, AGAIN.label: 4}),
+    ],
+)
+def test_a_native_that_fails_now_and_then_is_told(
+    lost: dict[str, tuple[int, ...]], alone: dict[str, int], none: dict[str, int], tmp_path: Path, runs: Path
+) -> None:
+    """Either is in every ratio: where one is lost it is to the other, and where both are there is none."""
+
+    def change(record: Any) -> Any:
+        if record["trial"]["block"] in lost.get(record["trial"]["arm"]["label"], ()):
+            record |= {"status": "failed", "reason": "it was killed"}
+        return record
+
+    compared = compare(runs / "a", edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change))
+    lines = [line for line in forms.remarks(compared) if "it was killed" in line]
+    other = "lost: in those blocks ratios are to the other native alone"
+    wanted = [(each, words) for told, words in ((alone, other), (none, "in no ratio")) for each in told.items()]
+    assert sorted(lines) == sorted(
+        f"B: {count} of {label}'s 24 trials are {words}, the first failed: it was killed"
+        for (label, count), words in wanted
+    )
+
+
+def test_a_native_that_did_not_answer_leaves_no_ratio(tmp_path: Path, runs: Path) -> None:
+    """Beside other servers that is a result, and worse than any: the other native does not stand in."""
+
+    def change(record: Any) -> Any:
+        if (record["trial"]["block"], record["trial"]["arm"]["label"]) == (1, AGAIN.label):
+            record |= {"status": "invalid", "reason": "requests were answered", "outcome": "did not answer"}
+        return record
+
+    compared = compare(runs / "a", edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change))
+    [told] = [line for line in forms.remarks(compared) if "requests were answered" in line]
+    assert told.startswith(f"B: 4 of {AGAIN.label}'s 24 trials are in no ratio, the first invalid: ")
+
+
 def test_the_same_run_twice_is_refused(runs: Path, copied: Callable[[str], Path]) -> None:
     for other in (runs / "a", copied("a")):
         with pytest.raises(IncomparableError, match="the same run twice"):

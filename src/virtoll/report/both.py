@@ -12,14 +12,17 @@ import numpy as np
 from virtoll.analysis.changes import Difference, Matched, Paired, Step, differs_from_itself
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Floats
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import Arm
+from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, asked_differently, configured
 from virtoll.report.findings import Findings
+
+_OTHER = "lost: in those blocks ratios are to the other native alone"
 
 
 @dataclass(frozen=True)
@@ -255,17 +258,21 @@ class Both:
         return {name: of_both[0] for name, of_both in reasons.items() if all(of_both) and self._is_judged(name)}
 
     def excluded(self) -> Iterator[str]:
-        """Of the arms that are compared, the trials that are in no ratio: of an arm that fails now and then, the blocks
-        in which it did not are left.
+        """Of the arms that are compared, and of both natives, the trials that are in no ratio: of an arm that fails now
+        and then, the blocks in which it did not are left. Of a native that is lost the other may be left.
         """
         for name, side in zip("AB", self.sides, strict=True):
-            native = () if side.matrix.baseline is None else (side.matrix.baseline.label,)
-            for label in (*native, *self._treatments()):
+            natives = [native.label for native in side.matrix.natives]
+            for label in (*natives, *self._treatments()):
                 ended = [record for record in side.run.records if not record.reason.startswith(INTERRUPTED)]
                 mine = [record for record in ended if record.trial.arm.label == label]
-                bad = [f"{record.status}: {record.reason}" for record in mine if record.status != "valid"]
-                if bad:
-                    yield f"{name}: {len(bad)} of {label}'s {len(mine)} trials are in no ratio, the first {bad[0]}"
+                bad: dict[str, list[TrialRecord]] = {}
+                for record in (each for each in mine if each.status != "valid"):
+                    is_alone = label in natives and _other_stands(side.matrix, record)
+                    bad.setdefault(_OTHER if is_alone else "in no ratio", []).append(record)
+                for words, lost in bad.items():
+                    first = f"the first {lost[0].status}: {lost[0].reason}"
+                    yield f"{name}: {len(lost)} of {label}'s {len(mine)} trials are {words}, {first}"
 
     def _is_judged(self, name: str) -> bool:
         """Whether a metric is judged in both runs, and in the same way."""
@@ -284,6 +291,16 @@ class Both:
     def _is_asked(self, arms: Sequence[Arm], pair: tuple[Condition, Condition]) -> bool:
         sides = zip(self.sides, arms, pair, strict=True)
         return all(side.matrix.is_asked(arm, condition) for side, arm, condition in sides)
+
+
+def _other_stands(matrix: Matrix, lost: TrialRecord) -> bool:
+    """Whether ratios of the block (and group) of a native that was lost are to the other: it was measured there, and the
+    lost one is no result, as it is that a server did not answer beside others.
+    """
+    plan = lost.trial
+    others = [native.label for native in matrix.natives if native.label != plan.arm.label]
+    there = ((plan.block, plan.group, label, Condition.of(plan)) in matrix.cells for label in others)
+    return lost.outcome != "did not answer" and any(there)
 
 
 def of_the_answer(findings: Findings) -> list[Metric]:
