@@ -349,7 +349,9 @@ def test_what_failed_is_in_no_change_and_the_code_says_it(bench: Bench, capsys: 
     bench.fail[lost] = "limits in force"
     assert bench.again("--out", "again", "--seed", "1") == 1
     assert "B: 1 of docker+routed's 6 trials are in no ratio" in " ".join(capsys.readouterr().out.split())
-    assert change_of(confirmed(bench.directory / "again")).ratio.n == 5
+    docker = change_of(confirmed(bench.directory / "again"))
+    assert docker.ratio.n == docker.before.n == docker.after.n == 5, "all three are of the blocks that tell the change"
+    assert docker.after.value / docker.before.value == pytest.approx(docker.ratio.value, rel=1e-12)
 
 
 def test_a_plan_changes_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

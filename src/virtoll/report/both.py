@@ -11,7 +11,7 @@ import numpy as np
 
 from virtoll.analysis.changes import Difference, Matched, Paired, Step, differs_from_itself
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import Estimate, Floats
+from virtoll.analysis.estimates import Estimate, Floats, Summary
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
@@ -112,10 +112,12 @@ class Both:
         shared = np.asarray(have[0] & have[1] if change is None else np.isfinite(change).any(axis=0))
         both = all(each.any() for each in have)  # else one's own ratio is shown, beside nothing
         rows = []
-        for side, arm, mine in zip(held, arms, columns, strict=True):
+        for at, (side, arm, mine) in enumerate(zip(held, arms, columns, strict=True)):
             every = side.row(arm, None, mine)
             kept = [column for column, keep in zip(mine, shared, strict=True) if keep]
             some = side.row(arm, None, kept) if both else every
+            if both and change is not None:
+                some = replace(some, summary=self._where_told(change, logs[at], at))
             rows.append(replace(some, zeros=every.zeros, failed=every.failed))
         told = self.sides[0].matrix.label(pairs[0][0], metric.name) if by_condition else ""
         reason = self._reason(metric, arms, pairs, rows)
@@ -129,11 +131,20 @@ class Both:
         """Of one run what each block says of the change, [block, condition]; None of two runs."""
         if not self.is_one_run:
             return None
-        blocks = sorted({block for side in self.sides for block in side.matrix.blocks})
+        blocks = self._blocks()
         found = np.full((2, len(blocks), logs[0].shape[1]), np.nan)
         for at, (side, mine) in enumerate(zip(self.sides, logs, strict=True)):
             found[at, [blocks.index(block) for block in side.matrix.blocks]] = mine
         return np.asarray(found[1] - found[0])
+
+    def _blocks(self) -> list[int]:
+        """Those of either side."""
+        return sorted({block for side in self.sides for block in side.matrix.blocks})
+
+    def _where_told(self, change: Floats, logs: Floats, at: int) -> Summary | None:
+        """Of one run's configuration what it has where the change is told: those of other blocks are in no change."""
+        mine = [self._blocks().index(block) for block in self.sides[at].matrix.blocks]
+        return summary_under(self.rules[at], np.where(np.isfinite(change[mine]), logs, np.nan))
 
     def _reason(
         self, metric: Metric, arms: Sequence[Arm], pairs: Sequence[tuple[Condition, Condition]], rows: Sequence[Row]
@@ -294,8 +305,8 @@ class Both:
 
 
 def _other_stands(matrix: Matrix, lost: TrialRecord) -> bool:
-    """Whether ratios of the block (and group) of a native that was lost are to the other: it was measured there, and the
-    lost one is no result, as it is that a server did not answer beside others.
+    """Whether ratios of the block (and group) of a lost native are to the other: that was measured there, and the
+    lost one is no result (as it is that a server did not answer beside others).
     """
     plan = lost.trial
     others = [native.label for native in matrix.natives if native.label != plan.arm.label]
