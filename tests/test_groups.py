@@ -22,7 +22,8 @@ from quiet import Quiet
 from virtoll import cli
 from virtoll.analysis.components import components_of
 from virtoll.analysis.counterparts import log_ratio
-from virtoll.analysis.ratios import log_ratios
+from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.analysis.rounds import in_turn
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StoreError, StudyError
@@ -523,6 +524,29 @@ def test_no_native_of_another_group_stands_in(tmp_path: Path) -> None:
     found = lost_natives(tmp_path / "r", planned(4 * GIB), {(1, NATIVE): 1, (1, AGAIN): 1, (2, NATIVE): 2})
     assert [math.isnan(ratio) for ratio in ratios(found, DOCKER)] == [True, False, False, False]
     assert [math.isnan(ratio) for ratio in ratios(found, LXC)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("label", "group", "barred"), [(AGAIN, 1, {AGAIN, DOCKER}), (NATIVE, 1, {AGAIN, DOCKER}), (NATIVE, 2, {LXC})]
+)
+def test_a_native_that_did_not_answer_beside_other_servers_bars_its_own_group(
+    label: str, group: int, barred: set[str], tmp_path: Path
+) -> None:
+    """What the machine did in the other group's turn says nothing of this one."""
+    tolls = {"native": 1.0, "docker": 1.25, "lxc": 2.0}
+    found = find(run(tmp_path / "r", FakeExperiment(tolls), planned(4 * GIB)).path)
+    (cell,) = (t for t in found.matrix.trials if place_of(t.record.trial) == (1, group, label))
+    cell.record = cell.record.model_copy(update={"status": "invalid", "outcome": "did not answer"})
+    matrix = build_matrix(found.run, list(found.matrix.trials))
+    table = toll_table(matrix, "rate_per_s")
+    assert {toll.arm.label for toll in table.overall if toll.zeros} == barred
+    assert all((toll.ratio is None) == bool(toll.zeros) for toll in table.overall)
+    first = zip(matrix.arms, log_ratios(matrix, "rate_per_s")[0, :, 0], strict=True)
+    assert {arm.label for arm, log in first if np.isnan(log)} - {NATIVE} == barred
+
+
+def place_of(trial: PlannedTrial) -> tuple[int, int, str]:
+    return trial.block, trial.group, trial.arm.label
 
 
 def lost_natives(path: Path, plan: Plan, lost: dict[tuple[int, str], int]) -> Findings:

@@ -247,21 +247,21 @@ class Matrix:
         silent = len(self.silent(metric, arm, condition))
         return silent + sum(metric in cell.censored for cell in cells), silent + len(cells)
 
-    def silent(self, metric: str, arm: Arm, condition: Condition) -> list[int]:
-        """The numbers (among ``blocks``) of those in which a server `did_not_answer`, where that is worse than any
-        value of the metric: not of how long it was deployed before.
+    def silent(self, metric: str, arm: Arm, condition: Condition) -> list[tuple[int, int]]:
+        """The blocks (by their numbers among ``blocks``) and groups in which a server `did_not_answer`, where that is
+        worse than any value of the metric: not of how long it was deployed before.
         """
         if metric == "deploy_s" or condition not in self.conditions_of(metric):
             return []
         return self._silent.get((arm.label, condition), [])
 
     @cached_property
-    def _silent(self) -> dict[tuple[str, Condition], list[int]]:
-        found: dict[tuple[str, Condition], list[int]] = {}
+    def _silent(self) -> dict[tuple[str, Condition], list[tuple[int, int]]]:
+        found: dict[tuple[str, Condition], list[tuple[int, int]]] = {}
         for trial in self.trials:
             if trial.did_not_answer:
                 plan = trial.record.trial
-                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self._at[plan.block])
+                found.setdefault((plan.arm.label, Condition.of(plan)), []).append((self._at[plan.block], plan.group))
         return found
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:

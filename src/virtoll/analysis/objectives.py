@@ -98,7 +98,7 @@ def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Cond
     """Values that are only known to lie beyond any that was seen; one block decides nothing, as of any other value."""
     told = _of_bounds if objective.metric == KNEE else _of_failed
     one = told(matrix, objective, arm, condition)
-    blocks = {b for b, _ in matrix.across(arm, condition)} | set(matrix.silent(objective.metric, arm, condition))
+    blocks = {b for b, _ in [*matrix.across(arm, condition), *matrix.silent(objective.metric, arm, condition)]}
     return one if len(blocks) > 1 else replace(one, told="cannot tell", why=f"{one.why} (one block)", needed=2)
 
 
