@@ -349,16 +349,35 @@ def test_native_under_two_conditions_is_a_mean_over_both(programme: Matrix) -> N
     assert log_ratio(programme, name, (NATIVE, one), (NATIVE, other)) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_the_unix_index_is_held_against_both(tmp_path: Path) -> None:
+def probed(path: Path) -> Findings:
+    """A test of UnixBench's index, in rotation."""
     probing = (
         TEXT.partition("[service]")[0] + '[[probes]]\nname = "unix-pipe"\n[[arms]]' + TEXT.partition("[[arms]]")[2]
     )
-    findings = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.2), probing)
+    return run(path, FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.2), probing)
+
+
+def test_the_unix_index_is_held_against_both(tmp_path: Path) -> None:
+    findings = probed(tmp_path / "run")
     (table,) = unix_index(findings)
     row = dict(zip(table.heads, table.rows[0], strict=True))
     toll = total(findings.matrix, DOCKER, "unix-pipe.loops_per_s")
     assert toll.ratio is not None
     assert row[DOCKER.label].detail == f"× {interval(toll.ratio)}"
+
+
+@pytest.mark.parametrize("arm", [NATIVE, AGAIN, DOCKER])
+def test_a_0_of_either_native_leaves_the_unix_index_without_a_ratio(tmp_path: Path, arm: Arm) -> None:
+    findings = probed(tmp_path / "run")
+    changed(findings.matrix, arm, lambda cell: cell.values.update({"unix-pipe.loops_per_s": 0.0}))
+    (table,) = unix_index(findings)
+    for row in table.rows:
+        told = dict(zip(table.heads, row, strict=True))[DOCKER.label]
+        assert told.detail == "no ratio: 1 pair holds a 0"
+    values = by_block(dataclasses.replace(findings.matrix, _arrays={}), DOCKER, "unix-pipe.loops_per_s")
+    assert (values == 0).sum() == (arm == DOCKER)
+    index = 10 * values.mean() / 12440
+    assert float(told.text.split(" ")[0].replace(",", "")) == pytest.approx(index, rel=0.01), "of all deployments"
 
 
 # -- what it is worth --------------------------------------------------------------------------------------------

@@ -359,10 +359,14 @@ def of_barred(row: Row, metric: Metric) -> Verdict:
     """What a row without a ratio is told as: a 0 has none, nor has what failed, and those of the other blocks alone
     would be of the better ones.
     """
-    zeros, failed = (f"{count} pair{'s' * (count > 1)}" for count in (row.zeros, row.failed))
-    parts = [f"{zeros} hold{'s' * (row.zeros == 1)} a 0"] * bool(row.zeros)
-    parts += [f"in {failed} it {metric.censoring}"] * bool(row.failed)
+    parts = [pairs_of_zeros(row.zeros)] * bool(row.zeros)
+    parts += [f"in {row.failed} pair{'s' * (row.failed > 1)} it {metric.censoring}"] * bool(row.failed)
     return Verdict("unjudged", f"no ratio: {', '.join(parts)}")
+
+
+def pairs_of_zeros(count: int) -> str:
+    """``2 pairs hold a 0``."""
+    return f"{count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0"
 
 
 __all__ = [
@@ -378,6 +382,7 @@ __all__ = [
     "noise",
     "of_barred",
     "over_conditions",
+    "pairs_of_zeros",
     "summary_under",
     "toll_table",
     "whole_blocks",

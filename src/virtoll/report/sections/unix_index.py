@@ -11,7 +11,7 @@ import numpy as np
 
 from virtoll.analysis.conditions import level_label
 from virtoll.analysis.estimates import Floats, mean_of_known
-from virtoll.analysis.ratios import summary_under
+from virtoll.analysis.ratios import pairs_of_zeros, summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
@@ -56,13 +56,14 @@ class _Deployments:
         return [test for test in TESTS if test in seen]
 
     def of(self, label: str, test: str | None) -> dict[tuple[int, int], float]:
-        """An arm's index by block and group, of one test or of all; a deployment that lacks a test has none of all."""
-        found = {}
-        for (arm, *place), rates in self.rates.items():
-            if arm == label and test is not None and test in rates:
-                found[place[0], place[1]] = index({test: rates[test]}).total
-            elif arm == label and test is None and len(rates) == len(self.tests):
-                found[place[0], place[1]] = index(rates).total
+        """An arm's index by block and group, of one test or of all; a deployment that lacks a test has none of all, and
+        one of which a rate is 0 has 0.
+        """
+        asked, found = self.tests if test is None else [test], {}
+        for (arm, block, group), rates in self.rates.items():
+            if arm == label and all(each in rates for each in asked):
+                mine = {each: rates[each] for each in asked}
+                found[block, group] = index(mine).total if all(mine.values()) else 0.0
         return found
 
 
@@ -83,7 +84,7 @@ def _grouped(findings: Findings) -> dict[str, _Deployments]:
             continue
         for name, value in cell.values.items():
             test = test_of(name, record.settings)
-            if test is not None and value > 0:
+            if test is not None and value >= 0:
                 words = _group(
                     record.settings, {p: v for p, v in condition.levels if not p.startswith(condition.probe)}
                 )
@@ -119,9 +120,17 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     means = np.array([sum(rates) / len(rates) if rates else np.nan for rates in of_blocks])
     text = plus_minus(findings.matrix.mean(means, ""))
     natives = () if arm == findings.matrix.baseline else findings.matrix.natives
-    logs = [_logs(findings, mine, deployments.of(native.label, test)) for native in natives]
+    beside = [deployments.of(native.label, test) for native in natives]
+    if zeros := {block for native in beside for block, _ in _zeros(mine, native)}:
+        return Cell(text, "", f"no ratio: {pairs_of_zeros(len(zeros))}")
+    logs = [_logs(findings, mine, native) for native in beside]
     summary = summary_under(findings.rule, mean_of_known(logs)[:, None]) if logs else None
     return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")
+
+
+def _zeros(mine: _ByPlace, native: _ByPlace) -> set[tuple[int, int]]:
+    """Where both are known, and either is 0."""
+    return {place for place in mine.keys() & native.keys() if not (mine[place] and native[place])}
 
 
 def _logs(findings: Findings, mine: _ByPlace, native: _ByPlace) -> Floats:
