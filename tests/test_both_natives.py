@@ -24,7 +24,7 @@ from virtoll.analysis.metrics import KNEE, TrialMetrics
 from virtoll.analysis.ratios import Toll, log_ratios, toll_table
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, fake_environment
-from virtoll.record.model import Arm
+from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report import method
 from virtoll.report.answer import answer
@@ -378,6 +378,39 @@ def test_a_0_of_either_native_leaves_the_unix_index_without_a_ratio(tmp_path: Pa
     assert (values == 0).sum() == (arm == DOCKER)
     index = 10 * values.mean() / 12440
     assert float(told.text.split(" ")[0].replace(",", "")) == pytest.approx(index, rel=0.01), "of all deployments"
+
+
+@pytest.mark.parametrize("arm", [NATIVE, AGAIN])
+def test_a_valid_native_without_a_pace_leaves_the_running_table_no_ratio_of_its_block(
+    found: Findings, arm: Arm
+) -> None:
+    """It was slower than its windows, in which it answered nothing: the other native would be the better one."""
+    whole = {row.arm.label: row.against_native for row in RunningTable(found.run.records).rows()}
+    records = [slowed(each) if is_first_of(each, arm) else each for each in found.run.records]
+    told = {row.arm.label: row.against_native for row in RunningTable(records).rows()}
+    lost = [failed(each) if is_first_of(each, arm) else each for each in found.run.records]
+    by_the_other = {row.arm.label: row.against_native for row in RunningTable(lost).rows()}[DOCKER.label]
+    for label in (DOCKER.label, AGAIN.label):
+        mine, of_all = told[label], whole[label]
+        assert mine is not None
+        assert of_all is not None
+        assert (of_all.n, mine.n) == (6, 5)
+    assert by_the_other is not None
+    assert by_the_other.n == 6, "one that failed leaves the other alone"
+
+
+def is_first_of(record: TrialRecord, arm: Arm) -> bool:
+    return (record.trial.block, record.trial.arm.label) == (1, arm.label)
+
+
+def slowed(record: TrialRecord) -> TrialRecord:
+    assert record.measured is not None
+    windows = [window.model_copy(update={"work": 0}) for window in record.measured.windows]
+    return record.model_copy(update={"measured": record.measured.model_copy(update={"windows": windows})})
+
+
+def failed(record: TrialRecord) -> TrialRecord:
+    return record.model_copy(update={"status": "failed", "reason": "it was killed"})
 
 
 # -- what it is worth --------------------------------------------------------------------------------------------

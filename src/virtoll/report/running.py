@@ -15,7 +15,8 @@ from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord
 
-_Logs = dict[tuple[int, int, Condition], float]  # by block and group
+# By block and group; nan of a valid trial that tells no pace: one slower than its windows is worse than any that does.
+_Logs = dict[tuple[int, int, Condition], float]
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class RunningTable:
         value = measured.pace if measured is not None and measured.is_load else None
         if measured is not None and measured.knee is not None and value is None:
             self._bounded.add(label)
-        if value is not None:
-            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(value)
+        if measured is not None and measured.is_load:
+            key = record.trial.block, record.trial.group, Condition.of(record.trial)
+            mine[key] = math.nan if value is None else math.log(value)
 
     def rows(self) -> list[RunningRow]:
         """A row for every arm seen, baseline first, then in order of first appearance."""
@@ -93,18 +95,19 @@ class RunningTable:
 
     def _row(self, label: str) -> RunningRow:
         logs, natives = self._logs[label], self._against(label)
+        told = [value for value in logs.values() if not math.isnan(value)]
         is_barred = not natives or bool({label, *natives} & self._bounded)
         return RunningRow(
             self._arms[label],
             self._valid[label],
             self._spoilt[label],
-            math.exp(float(np.mean(list(logs.values())))) if logs and label not in self._bounded else None,
+            math.exp(float(np.mean(told))) if told and label not in self._bounded else None,
             None if is_barred else self._paired(logs, [self._logs[native] for native in natives]),
         )
 
     def _paired(self, mine: _Logs, natives: Sequence[_Logs]) -> Estimate | None:
         beside = {key: [native[key] for native in natives if key in native] for key in mine}
-        both = [key for key, known in beside.items() if known]
+        both = [key for key, known in beside.items() if known and math.isfinite(mine[key] + sum(known))]
         if not both:
             return None
         conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}
