@@ -105,9 +105,12 @@ def test_what_is_under_way_at_the_end_counts_for_its_part_within_the_window(
 
 @pytest.mark.parametrize("told_by", ["by itself", "rotation"])
 def test_a_window_begins_amid_its_load_and_tells_what_the_server_did_in_it(
-    client: Client, server: MisbehavingServer, told_by: str
+    client: Client, server: MisbehavingServer, told_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users who all begin with the window are answered later and later, and half of them would be counted on top."""
+    """Users who all begin with the window are answered later and later, and half of them would be counted on top. The
+    lead-in is ten times as long as it takes to answer each once: the server may be slower meanwhile, on a busy machine.
+    """
+    monkeypatch.setattr("virtoll.loads.native.LEAD_IN", 10.0 if told_by == "by itself" else 1.5)
     server.slow_s, server.served_as = 0.005, "/queue"
     load = HttpLoad(HttpSettings(object_bytes=len(BODY), connections=10, warm_up_ns=SECOND // 5, log_requests=False))
     windows = []
@@ -115,7 +118,7 @@ def test_a_window_begins_amid_its_load_and_tells_what_the_server_did_in_it(
         session.warm_up()
         for _ in range(8):
             if told_by == "rotation":
-                session.lead_in(SECOND // 1000)
+                session.lead_in(SECOND // 2)
             windows.append(session.measure(duration_ns=SECOND // 10).window)
     beyond = []
     for window in windows:
@@ -127,7 +130,7 @@ def test_a_window_begins_amid_its_load_and_tells_what_the_server_did_in_it(
         assert events.completed == events.offered
         asked = sum(1 for at_ns in server.queued_ns if window.asked_ns < at_ns <= (window.until_ns or 0))
         assert window.served == pytest.approx(asked, abs=1), "what it cost is known whole"
-    assert abs(sum(beyond)) / len(beyond) < 1.5, "it was 5, whatever the lead-in"
+    assert abs(sum(beyond)) / len(beyond) < 2, "it was 5, whatever the lead-in"
 
 
 def test_a_lead_in_is_as_long_as_it_takes_to_answer_each_user_once(client: Client, server: MisbehavingServer) -> None:
