@@ -140,7 +140,7 @@ impl<'a> Supply<'a> {
     }
 
     /// The window's begin: what is due before it belongs to the lead-in.
-    pub fn from_ns(&self) -> i64 {
+    pub fn begin_ns(&self) -> i64 {
         match self {
             Supply::Closed { budget } => budget.from_ns,
             Supply::Open { from_ns, .. } => *from_ns,

@@ -121,7 +121,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         self.seen_ns = now_ns;
         let mut next_tick_ns = now_ns + self.tick_ns;
         loop {
-            if cpu_before.is_none() && now_ns >= self.supply.from_ns() {
+            if cpu_before.is_none() && now_ns >= self.supply.begin_ns() {
                 cpu_before = Some(CpuTime::of_thread());
             }
             self.dispatch(now_ns)?;
@@ -133,7 +133,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             }
             let mut wake_ns = self.wake_ns(next_tick_ns);
             if cpu_before.is_none() {
-                wake_ns = wake_ns.min(self.supply.from_ns());
+                wake_ns = wake_ns.min(self.supply.begin_ns());
             } else if cpu.is_none() {
                 wake_ns = wake_ns.min(self.supply.until_ns());
             }
@@ -259,7 +259,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         if !self.idle.is_empty() || late_ns <= 0 {
             return self.start(slot, intended_ns, now_ns, late_ns);
         }
-        if intended_ns >= self.supply.from_ns() {
+        if intended_ns >= self.supply.begin_ns() {
             self.tally.queued += 1;
             self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
         }
@@ -275,7 +275,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         now_ns: i64,
         own_late_ns: i64,
     ) -> Result<(), Failed> {
-        let counts = intended_ns >= self.supply.from_ns();
+        let counts = intended_ns >= self.supply.begin_ns();
         if counts {
             self.tally.offered += 1;
             if matches!(self.supply, Supply::Open { .. }) {
@@ -389,7 +389,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
 /// The window, as far as it is known when its end may still be ahead.
 fn stretch(supply: &Supply) -> Stretch {
     Stretch {
-        from_ns: supply.from_ns(),
+        from_ns: supply.begin_ns(),
         until_ns: supply.until_ns(),
     }
 }
