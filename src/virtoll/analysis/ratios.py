@@ -44,9 +44,8 @@ class Toll:
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
-    zeros: int = (
-        0  # blocks' pairs of which a value is 0, or lies among what failed: no ratio holds them, so none is given
-    )
+    # Blocks' pairs of which a value is 0, or lies among what failed: no ratio holds them, so none is given.
+    zeros: int = 0
 
     @property
     def worse(self) -> Estimate | None:

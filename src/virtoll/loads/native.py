@@ -313,7 +313,7 @@ def measurement_of(
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
         asked_ns=None if lead_in is None else lead_in["start_ns"],
-        served=(sum(part["completed"] for part in (lead_in, window, drain) if part is not None)) * work_each,
+        served=sum(part["completed"] for part in (lead_in, window, drain) if part is not None) * work_each,
         until_ns=max([window["end_ns"], *(part["end_ns"] for part in (lead_in, drain) if part is not None)]),
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={request: events},

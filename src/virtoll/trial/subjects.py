@@ -154,7 +154,7 @@ class DrivenService(Subject):
                 self._lengths.append(self._chosen(self.rotation, notes))
 
     def lead_in(self) -> None:
-        """The load itself, for as long as the rotation says, or the service's pace."""
+        """The load itself, for as long as the rotation says; its session may take longer (`LEAD_IN`)."""
         if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
             self.session.lead_in(self.rotation.lead_in_ns)
