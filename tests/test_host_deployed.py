@@ -75,16 +75,18 @@ class Abroad:
         return process.returncode, " ".join(f"{out} {err}".split())
 
     def _of(self, whom: str) -> list[int]:
-        """Those whose command lines name this test's own directory as well."""
-        found = []
+        """Those whose command lines name this test's own directory as well; what such a one has forked has its line
+        too, until it becomes another program."""
+        found = {}
         for entry in Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_text().replace("\0", " ")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if entry.name.isdigit() and whom in line and str(self.place.directory) in line:
-                found.append(int(entry.name))
-        return found
+                found[int(entry.name)] = parent
+        return [pid for pid, parent in found.items() if parent not in found]
 
     def there(self, pattern: str = "*") -> list[str]:
         """What is in the machine's state directory."""
