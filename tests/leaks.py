@@ -50,7 +50,8 @@ _LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in wh
 _LABS_NETWORK = re.compile(r"=198\.1[89]\.")  # 198.18.0.0/15, in an entry of connection tracking
 TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")  # who speaks with whom, in an entry of connection tracking
 
-_BUILD = "/.bootstrap-"  # of a mount in an image that somebody is building: images are of no lab
+# What is mounted for no lab alone: in an image that somebody is building; where all labs' namespaces have their names.
+_OF_NO_LAB = re.compile(r"/\.bootstrap-|^/run/netns \(")
 
 Snapshot = dict[str, frozenset[str]]
 
@@ -89,7 +90,7 @@ def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
         for kind in after
         if not (tag and kind in _UNTAGGED)
         for thing in sorted(after[kind] - before[kind])
-        if not (tag and _BUILD in thing)
+        if not (tag and _OF_NO_LAB.search(thing))
         if not (kind == "settings" and _setting(thing) not in known)
         if not (labs := set(_LAB.findall(thing))) or (labs <= {tag} if tag else not labs <= there)
     ]

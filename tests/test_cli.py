@@ -49,7 +49,7 @@ def run(*argv: str) -> int:
     [
         ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
         ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg", "ssh"}),
-        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet", "direct"}),
+        ("networks", {"host", "bridge", "routed", "macvlan", "nat", "published", "usernet", "venet", "direct"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
         ("studies", {"proxy"}),

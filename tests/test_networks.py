@@ -38,7 +38,8 @@ PAIRS = [(name, kind) for name, mode in network_modes().items() for kind in mode
 
 
 def test_the_modes_of_the_papers_are_there() -> None:
-    assert list(network_modes()) == ["bridge", "direct", "host", "nat", "published", "routed", "usernet", "venet"]
+    there = ["bridge", "direct", "host", "macvlan", "nat", "published", "routed", "usernet", "venet"]
+    assert list(network_modes()) == there
     assert all(mode.summary for mode in network_modes().values())
 
 
@@ -72,7 +73,9 @@ def test_a_kernel_that_cannot_is_told_in_its_own_words() -> None:
 
     (problem,) = network_modes()["bridge"]().check(NoBridge(), "veth")
     assert "'bridge' cannot be set up: Error: Unknown device type." in problem.what
-    assert "modprobe" in problem.remedy
+    assert "modprobe -a veth tun bridge" in problem.remedy
+    (problem,) = network_modes()["macvlan"]().check(NoBridge(), "veth")
+    assert problem.remedy.endswith("modprobe -a veth macvlan")
 
 
 @pytest.mark.machine

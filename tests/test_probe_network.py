@@ -128,7 +128,7 @@ def test_a_probe_needs_its_port_or_an_address_of_the_instances_own(name: str, la
         peers.expect_way(attachment, "round-trip", "udp")
     with mode().attach(lab, mode.kinds[0], (Port(peers.PORT),)) as attachment:
         peers.expect_way(attachment, "round-trip", "tcp")
-        if name in ("host", "bridge", "routed", "venet", "direct"):
+        if name in ("host", "bridge", "routed", "macvlan", "venet", "direct"):
             peers.expect_way(attachment, "round-trip", "udp")
             return
         with pytest.raises(ProbeError, match=f"mode '{name}' does not bring {peers.PORT}/udp") as caught:

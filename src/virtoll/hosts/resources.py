@@ -19,6 +19,7 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.namespaces import unmount_if_empty
 from virtoll.hosts.xen import destroy_domain, domain_exists
 
 _NETNS_GRACE_S = 10.0
@@ -104,6 +105,8 @@ class Resource:
 RESOURCES: dict[str, Resource] = {
     # a named network namespace; links, addresses and nftables rules inside go with it
     "netns": Resource(lambda _host, name: Path("/run/netns", name).exists(), _remove_netns),
+    # the directory of their names as a mount (virtoll.hosts.namespaces): several may have made sure that it is one
+    "netns-above": Resource(lambda _host, _path: False, unmount_if_empty),
     # a mount point
     "mount": Resource(lambda host, path: path in _mount_points(host), _remove_mount),
     # a directory tree

@@ -89,8 +89,14 @@ def tryable(kind: Kind) -> Kind:
     return "tap" if kind == "vif" else kind
 
 
-def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> list[Problem]:
-    """What keeps `ip` ``commands`` and nftables ``rules`` from working, tried in a namespace of their own."""
+_MODULES = "veth tun bridge nft_chain_nat nft_masq nf_conntrack_netlink"
+
+
+def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "", modules: str = _MODULES) -> list[Problem]:
+    """What keeps `ip` ``commands`` and nftables ``rules`` from working, tried in a namespace of their own.
+
+    ``modules``: of the kernel, which may be what is missing.
+    """
     lines = "\n".join(commands)
     script = f"ip -batch - <<'END' || exit 1\n{lines}\nEND\n"
     if rules:
@@ -103,8 +109,7 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
         Problem(
             f"network mode {mode!r} cannot be set up: {detail}",
             where=host.where,
-            remedy="apt-get install iproute2 nftables conntrack; "
-            "modprobe -a veth tun bridge nft_chain_nat nft_masq nf_conntrack_netlink",
+            remedy=f"apt-get install iproute2 nftables conntrack; modprobe -a {modules}",
         )
     ]
 

@@ -182,9 +182,7 @@ def host_processes(limits: Limits) -> int:
 
 @contextmanager
 def _namespace(lab: Lab, instance: str) -> Iterator[str]:
-    """A network namespace by its name, for one instance. (`ip netns add` would leave a mount over /run/netns, which
-    hides those that the lab has made: `virtoll.lab.wiring`.)
-    """
+    """A network namespace by its name, for one instance."""
     name = f"vt-{lab.run_tag}-{instance}"
     with lab.ledger.owning("netns", name):
         lab.host.run(["sh", "-e", "-c", ': >"$1"; unshare --net="$1" true', "sh", f"/run/netns/{name}"])

@@ -1,0 +1,27 @@
+"""/run/netns, where network namespaces have their names, as iproute2 keeps it (ip-netns(8)).
+
+The first `ip netns add` since the machine booted mounts that directory over itself, with all that is mounted in it.
+Names that were there before can then not be removed any more: what they stand for is mounted twice, and the lower one
+is out of reach. So that anybody's `ip netns add` may fall into a run, a lab does as iproute2 does before it makes its
+own; the mount goes with the last lab, or stays for whoever has a namespace in it by then, as iproute2 would have left
+it. A file beside it tells that the mount is virtoll's.
+"""
+
+from __future__ import annotations
+
+from virtoll.hosts.base import Host
+
+NETNS = "/run/netns"
+_OURS = "/run/virtoll-netns"
+
+# A line of shell: after it /run/netns is a mount. The file comes first: a kill in between leaves no mount unknown.
+MOUNTED = (
+    f"mkdir -p {NETNS}; mountpoint -q {NETNS} || flock /run sh -e -c "
+    f"'mountpoint -q {NETNS} || {{ : >{_OURS}; mount --rbind {NETNS} {NETNS}; }}'"
+)
+_UNMOUNTED = f"if [ -e {_OURS} ] && {{ ! mountpoint -q {NETNS} || umount {NETNS}; }}; then rm {_OURS}; fi"
+
+
+def unmount_if_empty(host: Host, _path: str) -> None:
+    """Take virtoll's own mount of /run/netns away, unless somebody has a namespace in it."""
+    host.run(["flock", "/run", "sh", "-c", _UNMOUNTED], check=False)
