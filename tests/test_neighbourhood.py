@@ -234,6 +234,7 @@ def _poor(**values: int) -> State:
     [
         (WELL, ""),
         (_poor(available_bytes=GIB // 4), "the host has only 256 MiB of memory left"),
+        (_poor(total_bytes=64 * GIB, available_bytes=2 * GIB), ""),  # the rest is huge pages
         (_poor(tasks=30_000), "the host runs 30000 of 32768 tasks"),
         (_poor(disk_free_bytes=GIB // 4), "the host's disk has only 256 MiB left"),
     ],

@@ -83,7 +83,7 @@ def test_a_guest_is_made_reached_and_ended(store: Path, tmp_path: Path, cls: typ
         assert instance.facts["argv"][0] == cls.program
         assert len(instance.facts["requests"]) > 1
         assert (instance.accounting.cgroup, instance.accounting.meter) == ("virtoll/abcd/instance", None)
-        assert not instance.takes_hosts_tasks
+        assert instance.hosts_tasks_each == 0
     assert not instance.is_running()
 
 

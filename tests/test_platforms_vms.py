@@ -111,7 +111,7 @@ def test_it_answers_keeps_root_inside_and_its_limits_and_a_killed_monitor_is_not
             when_stopped_it_does_nothing_and_keeps_the_time(instance)
         if isinstance(place.platform, Uml):
             is_jailed(instance)
-        assert instance.takes_hosts_tasks == (instance.platform == "uml")
+        assert instance.hosts_tasks_each == (instance.platform == "uml")
         is_accounted_for(instance)
         contract.cpu_limit_holds(instance)
         contract.memory_limit_holds(instance)

@@ -128,7 +128,7 @@ def test_what_the_kernel_says_on_the_console_is_kept(store: Store, tmp_path: Pat
 
 def test_its_meter_tells_of_it_until_it_has_gone(store: Store, tmp_path: Path) -> None:
     with deployed(tmp_path) as instance:
-        assert not instance.takes_hosts_tasks
+        assert instance.hosts_tasks_each == 0
         meter = instance.accounting.meter
         assert meter is not None
         before = meter.used()

@@ -139,6 +139,12 @@ def test_an_idle_slice_has_no_values(place: Place) -> None:
     assert {source for _, source, _, _ in result.series} == {"slice1"}
 
 
+def test_a_flow_without_a_rate_beside_one_with_a_rate_has_no_share(place: Place) -> None:
+    result = passed(Flow(FlowSettings(**BRIEF, rate_bit_per_s=None, other_rate_bit_per_s=2_000_000)), place)
+    assert "slice2_throughput_mbit_per_s" in result.windows[0].values
+    assert "fairness" not in result.windows[0].values
+
+
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [

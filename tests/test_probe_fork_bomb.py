@@ -9,6 +9,8 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -44,6 +46,14 @@ def test_fairness_is_jains() -> None:
     assert jain([10, 0]) == 0.5
     assert jain([3, 1]) == pytest.approx(0.8)
     assert jain([0, 0]) == 1.0
+
+
+@pytest.mark.parametrize(("each", "is_seen"), [(1, True), (0, False), (8, False)])
+def test_the_host_counts_only_where_a_task_of_its_own_is_a_process(each: int, is_seen: bool) -> None:
+    """Of gVisor's it would count the Sentry's threads and stubs: 482 for 63."""
+    accounting = SimpleNamespace(parts={"payload": "virtoll/none/i/payload"})
+    counting = fork_bomb._Outside(cast("Any", SimpleNamespace(accounting=accounting, hosts_tasks_each=each)))
+    assert (counting._file is not None) == is_seen
 
 
 def test_the_equilibrium_is_that_of_the_second_half() -> None:

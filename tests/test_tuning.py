@@ -356,8 +356,14 @@ def test_a_loop_on_each_cpu_gives_way_to_all_else(where: Path, host: LocalHost) 
         assert [os.sched_getaffinity(one.pid) for one in loops] == [{cpu} for cpu in cpus]
         assert {os.sched_getscheduler(one.pid) for one in loops} == {os.SCHED_IDLE}
         assert {os.getpriority(os.PRIO_PROCESS, one.pid) for one in loops} == {19}
-        group = _group_of(loops[0])
+        group = _group_of(loops[0]).removesuffix("/loops")
         assert group.count("/") == 1, "below another group the loops would weigh what that does"
+        (is_idle,) = (one for one in knob.standing(where) if isinstance(one, Setting))
+        assert str(is_idle.path).endswith(f"{group}/cpu.idle")
+        assert is_idle.holds()
+        is_idle.path.write_text("0")  # as in a group that systemd took the controller from, and somebody gave it again
+        assert not knob.is_in_force(where)
+        is_idle.path.write_text("1")
         assert became(tune([knob], host, where)) == ["tuned already"]
         os.kill(loops[0].pid, signal.SIGKILL)
         loops[0].end()

@@ -239,14 +239,17 @@ class Awake(Knob):
         """Start the loops, in a group of their own: in their session's they would weigh as much as a service does.
 
         (Each session (autogroup) and each service's group has its share of a CPU, whatever the policy of who is in
-        it. And below virtoll's own group the loops would weigh as much as all of virtoll.)
+        it. And below virtoll's own group the loops would weigh as much as all of virtoll. They are one level deeper:
+        from a root of whose children none hands a controller on systemd takes it back, and cpu.idle with it.)
         """
         name = f"virtoll-awake-{secrets.token_hex(2)}"
         ledger.keep("cgroup", name)
-        group = cgroup.make(cgroup.hierarchies(), name)
-        Setting(group.directory("cpu") / "cpu.idle", "0", "1").apply()
+        loops = cgroup.make(cgroup.hierarchies(), f"{name}/loops")
+        is_idle = Setting(loops.directory("cpu").parent / "cpu.idle", "0", "1")
+        ledger.keep("setting", is_idle.name)
+        is_idle.apply()
         for cpu in sorted(os.sched_getaffinity(0)):
-            there = Confinement(cgroup_procs=group.procs, cpus=frozenset({cpu}))
+            there = Confinement(cgroup_procs=loops.procs, cpus=frozenset({cpu}))
             argv = [
                 "nice",
                 "-n",
@@ -261,7 +264,7 @@ class Awake(Knob):
             _start(host, ledger, argv, f"keeps CPU {cpu} awake", there)
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
-        return len(changes) == len(os.sched_getaffinity(0))
+        return len(changes) == 1 + len(os.sched_getaffinity(0))
 
 
 def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Confinement | None = None) -> None:

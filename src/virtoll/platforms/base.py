@@ -84,7 +84,8 @@ class Instance:
     # Keeps it from running while others are measured, where it is no idler by itself: a guest under TCG is not.
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
-    takes_hosts_tasks: bool = True  # whether each process inside is one of the host's too, as those of UML are
+    # How many of the host's tasks stand for a process inside: itself, as of UML's too; none of a virtual machine's.
+    hosts_tasks_each: int = 1
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
     # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
     # each trial. HostError where it cannot be read.

@@ -28,7 +28,7 @@ from virtoll.platforms import bundle, docker_runtime, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, Setting, running
 from virtoll.platforms.groups import Groups, instance_groups
-from virtoll.platforms.gvisor import Gvisor, host_processes, platform_by_itself
+from virtoll.platforms.gvisor import HOSTS_TASKS_EACH, Gvisor, host_processes, platform_by_itself
 from virtoll.platforms.inside import MASKED, PROC_UNLISTED, in_proc
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
@@ -167,6 +167,7 @@ class Docker(Platform):
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
                 image=image,
                 counts_cpu_time=not self._is_sentry,
+                hosts_tasks_each=HOSTS_TASKS_EACH if self._is_sentry else 1,
             )
 
     def _system_calls(self, host: Host) -> dict[str, str]:

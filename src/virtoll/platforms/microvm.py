@@ -157,7 +157,7 @@ class Microvm(UnderKvm):
                     machine.is_running,
                     image,
                     machine.stopped,
-                    takes_hosts_tasks=False,
+                    hosts_tasks_each=0,
                 )
 
 

@@ -114,7 +114,7 @@ class Qemu(Booted):
                     machine.is_running,
                     image,
                     machine.stopped,
-                    takes_hosts_tasks=False,
+                    hosts_tasks_each=0,
                 )
         refuse_fallbacks(log)  # all of it is there by now
 

@@ -178,7 +178,7 @@ class Xen(Booted):
                     facts,
                     machine.is_running,
                     image,
-                    takes_hosts_tasks=False,
+                    hosts_tasks_each=0,
                     end=end,
                 )
 

@@ -163,8 +163,9 @@ class Flow(Probe):
     ) -> dict[str, float]:
         values = sliced.means(told, window, list(_QUANTITIES), _OWN)
         intended = [of_slice[window] for _, of_slice in rates]
-        if len(told) > 1 and 0 not in intended:
-            # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same.
+        if len(told) > 1 and 0 not in intended and (None not in intended or not any(intended)):
+            # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same; one that
+            # goes so beside one of a rate has no share.
             values["fairness"] = jain(
                 [
                     each.result.windows[window].values["throughput_mbit_per_s"] / (rate or 1)

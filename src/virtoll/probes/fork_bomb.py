@@ -59,7 +59,7 @@ class _Bombed:
     name: str  # "slice1"
     result: AggressorResult
     inside: Sequence[tuple[int, int]]  # (t_ns, processes): the bomb's own counts
-    outside: Sequence[tuple[int, int]]  # the host's, of processes beyond those before; empty for a virtual machine
+    outside: Sequence[tuple[int, int]]  # the host's, of processes beyond those before; empty where those are others
 
     @property
     def rows(self) -> list[Row]:
@@ -195,11 +195,12 @@ def jain(shares: Sequence[float]) -> float:
 class _Outside:
     """Counts the processes of an instance from the host, in a thread, for the length of the block.
 
-    Of a virtual machine it sees none: those are its guest's kernel's.
+    Of a virtual machine it sees none: those are its guest's kernel's. So are gVisor's, for each of which the host has
+    several tasks.
     """
 
     def __init__(self, instance: Instance) -> None:
-        payload = instance.accounting.parts.get("payload")
+        payload = instance.accounting.parts.get("payload") if instance.hosts_tasks_each == 1 else None
         self._file = Cgroup(payload, hierarchies()).directory("pids") / "pids.current" if payload else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)

@@ -26,8 +26,6 @@ EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
-# Of a larger host's memory no larger part must stay free: huge pages may hold nearly all of it.
-_COUNTS_BYTES = 20 * 1024**3
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
 
@@ -131,7 +129,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = _PIDS
-    if end := _hosts_own_end(instance, tasks=asked if instance.takes_hosts_tasks else 0):
+    if end := _hosts_own_end(instance, tasks=asked * instance.hosts_tasks_each):
         notes.check(name, None, f"not tried: {end}; give less in [limits] pids")
         return
     try:
@@ -151,8 +149,7 @@ def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0)
     the host that refuses or kills, anybody it likes, and that would be taken for the limit.
     """
     state = look(instance.accounting.directory)
-    total_bytes = min(state.total_bytes, _COUNTS_BYTES)
-    there = replace(state, total_bytes=total_bytes, tasks=state.tasks + tasks, disk_free_bytes=sys.maxsize)
+    there = replace(state, tasks=state.tasks + tasks, disk_free_bytes=sys.maxsize)
     if memory_bytes and instance.accounting.meter is None:  # else all of it was taken from the host when it began
         more = max(0, memory_bytes - _held_bytes(instance))
         there = replace(there, available_bytes=state.available_bytes - more)

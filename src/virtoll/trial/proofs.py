@@ -465,8 +465,13 @@ def _returncode(instance: Instance, service: str) -> int | None:
 
 
 def of_files(notes: Notes, given: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """The files that the service was given are the run's, by their digests; one without any has no check."""
-    changed = sorted(inside for inside, digest in given.items() if known.get(inside, digest) != digest)
+    """The files that the service was given are the run's, by their digests; one without any has no check.
+
+    ``known``: of a place, what one configuration gives there "or" what another does.
+    """
+    changed = sorted(
+        inside for inside, digest in given.items() if digest not in known.get(inside, digest).split(" or ")
+    )
     if given:
         told = f"changed since the run began: {', '.join(changed)}" if changed else f"{len(given)} compared"
         notes.check("it was given the run's own files", not changed, told)

@@ -20,6 +20,8 @@ from virtoll.units import format_bytes
 _LOOK_S = 0.05
 # What the machine must keep: shares of its memory and of its tasks, and room on its disk.
 _MEMORY_SHARE = 0.05
+# Of a larger host's memory no larger part must stay free: huge pages may hold nearly all of it.
+_COUNTS_BYTES = 20 * 1024**3
 _TASKS_SHARE = 0.1
 _DISK_BYTES = 512 * 1024**2
 
@@ -37,7 +39,7 @@ class State:
 
 def danger(state: State) -> str:
     """What endangers the machine, in words; nothing where it is safe."""
-    if state.available_bytes < _MEMORY_SHARE * state.total_bytes:
+    if state.available_bytes < _MEMORY_SHARE * min(state.total_bytes, _COUNTS_BYTES):
         return f"the host has only {format_bytes(state.available_bytes)} of memory left"
     if state.tasks > (1 - _TASKS_SHARE) * state.most_tasks:
         return f"the host runs {state.tasks} of {state.most_tasks} tasks"
