@@ -41,7 +41,7 @@ from virtoll.study.limits import Limits
 _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
 # What runsc of 2022 tells the machine's own network by: a file here, which since Linux 6.9 each namespace has.
 COVERED = ("/proc/sys/net",)
-# What stands on the host for each process inside: threads of the Sentry's, and traced stubs (seen: 482 for 63 idle ones).
+# What stands on the host for each process inside: the Sentry's threads, and traced stubs (seen: 482 for 63 idle ones).
 HOSTS_TASKS_EACH = 8
 _DOCS = "gvisor.dev/docs/"
 _BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set system_calls = "ptrace"'
