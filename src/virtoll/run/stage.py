@@ -160,9 +160,13 @@ class Stage:
         return images
 
     def runtimes(self, arms: Iterable[Arm]) -> dict[str, str]:
-        """The version of everything that makes instances of these arms."""
-        used = _platforms(arms).values()
-        return {name: told for platform in used for name, told in platform.versions(self.host).items()}
+        """The version of everything that makes instances of these arms, and that carries packets to them."""
+        arms = list(arms)
+        used = (
+            *_platforms(arms).values(),
+            *(network_modes()[name]() for name in sorted({arm.network for arm in arms})),
+        )
+        return {name: told for each in used for name, told in each.versions(self.host).items()}
 
     @cached_property
     def files(self) -> dict[str, str]:
