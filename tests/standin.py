@@ -14,7 +14,7 @@ from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.offers import Port
-from virtoll.platforms import container_network
+from virtoll.platforms.container_network import Network, attached
 from virtoll.platforms.groups import instance_groups
 from virtoll.study.limits import Limits
 
@@ -28,7 +28,7 @@ def instance(lab: Lab, attachment: Attachment) -> Iterator[str]:
         yield attachment.netns
         return
     if attachment.stack is not None:
-        with _beside_a_stack(lab, attachment):
+        with beside_a_stack(lab, attachment):
             yield attachment.stack.netns
         return
     name = f"vt-{lab.run_tag}-ins{lab.slot or ''}"
@@ -55,7 +55,7 @@ route add default via {attachment.gateway} dev eth0 {onlink}
 
 
 @contextmanager
-def _beside_a_stack(lab: Lab, attachment: Attachment) -> Iterator[None]:
+def beside_a_stack(lab: Lab, attachment: Attachment) -> Iterator[Network]:
     """A process in a network namespace of its own, which gets its network as containers do."""
     directory = lab.directory / f"standin{lab.slot or ''}"
     with ExitStack() as stack:
@@ -68,8 +68,7 @@ def _beside_a_stack(lab: Lab, attachment: Attachment) -> Iterator[None]:
         assert process.stdout is not None
         with process.stdout:
             assert process.stdout.readline() == b"there\n"
-        with container_network.attached(lab, attachment, groups, directory):
-            yield
+        yield stack.enter_context(attached(lab, attachment, groups, directory))
 
 
 # The client speaks first: by Debian 12's pasta a server that does is not heard (`virtoll.networks.pasta`).

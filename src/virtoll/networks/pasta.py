@@ -21,10 +21,11 @@ class PastaNetwork(StackNetwork):
       could copy (by itself a container has its host's address; Podman documents this choice, too: podman-run(1)).
     - `--ipv4-only`, for the lab speaks nothing else; `--foreground`, so that it ends with the instance.
 
-    The MTU is its own default, 65520 bytes. Seen of Debian 12's (March 2023): it completes no handshake with the service
-    before the client has sent something, so that a service which speaks first is not heard.
     Podman's `--dns-forward` and `--map-guest-addr` (which Debian 12's does not know) are left out: the lab has no DNS,
-    and nobody inside asks for the host.
+    and nobody inside asks for the host. The MTU is its own default, 65520 bytes.
+
+    Seen of Debian 12's (March 2023): it completes no handshake with the service before the client has sent something,
+    so that a service which speaks first is not heard.
     """
 
     name: ClassVar[str] = "pasta"

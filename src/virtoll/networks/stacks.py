@@ -28,15 +28,18 @@ from virtoll.offers import Port
 ADDRESS, PREFIX_LENGTH, GATEWAY = "10.0.2.100", 24, "10.0.2.2"  # slirp4netns(1)
 
 _TRIED = "tried"  # what the network namespace is called in which a program is tried
-# $1: a device like the SUT's, $2 and $3: its address and the namespace's name; what follows is the program. It runs as
-# it will beside a container, unless its first look at what it is to join fails; then its own words say why.
+# $1: a device like the SUT's, $2 and $3: its address and the namespace's name; what follows is the program. Its link is
+# there, or its own words say why not. (By /proc/self: in a pid namespace /proc/PID is somebody else, and a namespace
+# that has routes is none of ours.)
 _TRY = """
-mount -t tmpfs none /run; mkdir /run/netns; : >"/run/netns/$3"; unshare --net="/run/netns/$3" true
+mount -t tmpfs none /run; mkdir /run/netns; : >"/run/netns/$3"
+unshare --net mount --bind /proc/self/ns/net "/run/netns/$3"
+[ -z "$(ip -n "$3" route)" ]
 ip tuntap add "$1" mode tap; ip address add "$2/24" dev "$1"; ip link set "$1" up
 netns=$3; shift 3; cd /run; n=0
-"$@" &
-until ip -n "$netns" route show default dev eth0 2>/dev/null | grep -q .; do
-    n=$((n + 1)); [ $n -lt 300 ]; sleep 0.01
+{ "$@" || true; : >ended; } &
+until ip -n "$netns" route | grep -q '^default .* dev eth0'; do
+    n=$((n + 1)); [ $n -lt 1000 ]; [ ! -e ended ]; sleep 0.01
 done
 """
 
