@@ -44,7 +44,7 @@ with ledger.opened(host, Path(directory), "run") as led:
 @pytest.mark.parametrize("propagation", ["private", "shared"])
 def test_the_first_ip_netns_add_may_fall_into_a_run(tmp_path: Path, propagation: str) -> None:
     tag, other = secrets.token_hex(2), f"other{secrets.token_hex(2)}"
-    script = f"mount --make-r{propagation} /; mount -t tmpfs virtoll-test /run; exec \"$@\""
+    script = f'mount --make-r{propagation} /; mount -t tmpfs virtoll-test /run; exec "$@"'
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", script, "sh"]
     argv += [sys.executable, "-c", _LAB, str(tmp_path / "ledger"), tag, other]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=dict(os.environ))
