@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +30,8 @@ from virtoll.networks.wires import Link
 from virtoll.offers import Port
 from virtoll.platforms import container_network
 from virtoll.platforms.container_network import Network
+from virtoll.record.model import Arm
+from virtoll.run.stage import Stage
 
 STACKS: list[type[StackNetwork]] = [PastaNetwork, Slirp4netnsNetwork]
 PORTS = (Port(80), Port(443), Port(10_000, "udp", 10_002))
@@ -106,6 +109,14 @@ def test_one_that_does_not_know_its_version_is_known_by_its_digest(programs: Pat
     double(programs, "echo pasta 2025_01_21")
     os.utime(programs / "pasta", (1, 1))
     assert PastaNetwork().versions(LocalHost()) == {"pasta": "pasta 2025_01_21"}
+
+
+def test_a_run_is_told_which_program_carries_the_packets(programs: Path) -> None:
+    double(programs, "echo pasta of tests")
+    stage = SimpleNamespace(host=LocalHost())
+    modes = ("host", "pasta", "pasta")
+    arms = [Arm(label=f"native+{mode}", platform="native", network=mode) for mode in modes]
+    assert Stage.runtimes(stage, arms) == {"pasta": "pasta of tests"}  # type: ignore[arg-type]
 
 
 def test_open_ports_are_those_of_the_address_that_somebody_listens_at() -> None:

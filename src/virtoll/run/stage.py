@@ -162,11 +162,9 @@ class Stage:
     def runtimes(self, arms: Iterable[Arm]) -> dict[str, str]:
         """The version of everything that makes instances of these arms, and that carries packets to them."""
         arms = list(arms)
-        used = (
-            *_platforms(arms).values(),
-            *(network_modes()[name]() for name in sorted({arm.network for arm in arms})),
-        )
-        return {name: told for each in used for name, told in each.versions(self.host).items()}
+        told = [platform.versions(self.host) for platform in _platforms(arms).values()]
+        told += [network_modes()[name]().versions(self.host) for name in sorted({arm.network for arm in arms})]
+        return {name: version for each in told for name, version in each.items()}
 
     @cached_property
     def files(self) -> dict[str, str]:
