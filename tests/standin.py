@@ -14,6 +14,9 @@ from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.offers import Port
+from virtoll.platforms.container_network import Network, attached
+from virtoll.platforms.groups import instance_groups
+from virtoll.study.limits import Limits
 
 _RELAY = Path(__file__).with_name("tap_relay.py")
 
@@ -23,6 +26,10 @@ def instance(lab: Lab, attachment: Attachment) -> Iterator[str]:
     """The name of the namespace in which the instance's programs run."""
     if attachment.kind == "shared":
         yield attachment.netns
+        return
+    if attachment.stack is not None:
+        with beside_a_stack(lab, attachment):
+            yield attachment.stack.netns
         return
     name = f"vt-{lab.run_tag}-ins{lab.slot or ''}"
     with ExitStack() as stack:
@@ -47,12 +54,31 @@ route add default via {attachment.gateway} dev eth0 {onlink}
         yield name
 
 
+@contextmanager
+def beside_a_stack(lab: Lab, attachment: Attachment) -> Iterator[Network]:
+    """A process in a network namespace of its own, which gets its network as containers do."""
+    directory = lab.directory / f"standin{lab.slot or ''}"
+    with ExitStack() as stack:
+        stack.enter_context(lab.ledger.owning("directory", str(directory)))
+        directory.mkdir()
+        groups = stack.enter_context(instance_groups(lab, directory.name, Limits(vcpus=1)))
+        waits = ["unshare", "--net", "sh", "-c", "echo there; exec sleep 1000"]
+        process = lab.host.spawn(waits, stdout=subprocess.PIPE, confinement=Confinement(groups.payload.procs))
+        stack.callback(end_session, process)
+        assert process.stdout is not None
+        with process.stdout:
+            assert process.stdout.readline() == b"there\n"
+        yield stack.enter_context(attached(lab, attachment, groups, directory))
+
+
+# The client speaks first: by Debian 12's pasta a server that does is not heard (`virtoll.networks.pasta`).
 _SERVE = """
 import socket, sys
 server = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print("ready", flush=True)
 while True:
     connection, peer = server.accept()
+    connection.recv(1)
     connection.sendall((peer[0] + "\\n").encode() + b"x" * int(sys.argv[3]))
     connection.close()
 """
@@ -62,6 +88,7 @@ import socket, sys, time
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
     answer = b""
     start = time.monotonic()
+    connection.sendall(b"?")
     while data := connection.recv(1 << 20):
         answer += data
     print(answer.split(b"\\n")[0].decode(), len(answer), time.monotonic() - start)

@@ -50,6 +50,7 @@ def run(*argv: str) -> int:
         ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
         ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg", "ssh"}),
         ("networks", {"host", "bridge", "routed", "macvlan", "nat", "published", "usernet", "venet", "direct"}),
+        ("networks", {"pasta", "slirp4netns"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
         ("studies", {"proxy"}),

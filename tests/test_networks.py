@@ -33,12 +33,25 @@ from virtoll.trial.deployer import _attached
 
 PORT = 3128
 PORTS = (Port(PORT), Port(PORT, "udp"), Port(10_000, "udp", 10_003))
-_WIRED: tuple[Kind, ...] = ("shared", "veth", "tap")
+ONE_BY_ONE = ("pasta", "published", "slirp4netns", "usernet")  # each port costs
+_WIRED: tuple[Kind, ...] = ("shared", "veth", "tap", "stack")
 PAIRS = [(name, kind) for name, mode in network_modes().items() for kind in mode.kinds if kind in _WIRED]
 
 
 def test_the_modes_of_the_papers_are_there() -> None:
-    there = ["bridge", "direct", "host", "macvlan", "nat", "published", "routed", "usernet", "venet"]
+    there = [
+        "bridge",
+        "direct",
+        "host",
+        "macvlan",
+        "nat",
+        "pasta",
+        "published",
+        "routed",
+        "slirp4netns",
+        "usernet",
+        "venet",
+    ]
     assert list(network_modes()) == there
     assert all(mode.summary for mode in network_modes().values())
 
@@ -94,7 +107,7 @@ def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
             assert datagrams.exchanged(lab, attachment.endpoint_address, PORTS) == 5 * [GENERATOR_ADDRESS]
             seen, length, _ = standin.ask(lab, inside, ORIGIN_ADDRESS, 80)
             assert length > 1_000_000
-            shown = SUT_ORIGIN_SIDE_ADDRESS if name in ("nat", "host") else attachment.address
+            shown = SUT_ORIGIN_SIDE_ADDRESS if kind == "stack" or name in ("nat", "host") else attachment.address
             assert seen == shown
         assert _sut_state(lab) == before
 
@@ -168,7 +181,7 @@ def test_instances_live_side_by_side(lab: Lab, name: str, kind: Kind) -> None:
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize("name", ["published", "usernet"])
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut(lab: Lab, name: str) -> None:
     before = _sut_state(lab)
     mode = network_modes()[name]
@@ -247,7 +260,7 @@ def test_connections_are_tracked_until_the_last_instance_that_needs_it_has_gone(
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize("name", ["published", "usernet"])
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: str) -> None:
     mode = network_modes()[name]
     with mode().attach(lab, mode.kinds[0], PORTS) as attachment:
@@ -260,10 +273,10 @@ def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: 
 def test_a_wide_range_is_refused_where_each_port_costs(lab: Lab, name: str) -> None:
     mode, before = network_modes()[name], _sut_state(lab)
     with ExitStack() as stack:
-        if name in ("published", "usernet"):
+        if name in ONE_BY_ONE:
             stack.enter_context(pytest.raises(HostError, match=f"'{name}' .* one by one: 257 are more than 256"))
         with mode().attach(lab, mode.kinds[0], (Port(80), Port(10_000, "udp", 10_255))):
-            assert name not in ("published", "usernet")
+            assert name not in ONE_BY_ONE
     assert _sut_state(lab) == before
 
 

@@ -168,7 +168,8 @@ def test_podman_runs_an_image_of_ours_where_selinux_is_in_force() -> None:
 
 def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
     """podman-run(1): else it makes one of the host's; with --network=none it makes none, and takes no --dns."""
-    wanted: dict[Kind, set[str]] = {"shared": {"--network=host", "--dns=none"}, "veth": {"--network=none"}}
+    none = {"--network=none"}
+    wanted: dict[Kind, set[str]] = {"shared": {"--network=host", "--dns=none"}, "veth": none, "stack": none}
     for kind, options in wanted.items():
         told = Podman()._run(groups(2), LIMITS, Attachment("host", kind, "vt-sut", "198.18.1.1", ()))
         assert {word for word in told if word.startswith(("--network", "--dns"))} == options

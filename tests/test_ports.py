@@ -44,6 +44,7 @@ def test_merged_ports_are_told_as_they_were_asked_for() -> None:
         ("veth", "198.18.3.10", "8080/tcp 5000/udp 5000-5010/udp"),
         ("published", "", "8080/tcp 5000/udp 5000-5010/udp"),
         ("user", "10.0.2.15", "8080/tcp 5000/udp 5000-5010/udp"),
+        ("stack", "10.0.2.100", "8080/tcp 5000/udp 5000-5010/udp"),
     ],
 )
 def test_an_address_that_is_not_the_instances_own_has_the_ports_that_were_asked_for(

@@ -156,7 +156,7 @@ def test_it_tells_its_peers_the_address_at_which_they_reach_it(kind: Any, own: s
     assert values(nat(Attachment("any", kind, "", "198.18.1.2", (), address=own))) == expected
 
 
-@pytest.mark.parametrize("mode", ["published", "usernet"])
+@pytest.mark.parametrize("mode", ["pasta", "published", "slirp4netns", "usernet"])
 def test_modes_that_publish_ports_one_by_one_say_beforehand_how_many_they_take(mode: str) -> None:
     network = network_modes()[mode]()
     assert network.problems_with(Janus(JanusSettings(participants=120)).ports) == []

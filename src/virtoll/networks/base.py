@@ -16,7 +16,19 @@ from virtoll.registry import Part, implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
 
-Kind = Literal["shared", "veth", "tap", "vif", "published", "user", "remote"]
+Kind = Literal["shared", "veth", "tap", "vif", "published", "user", "stack", "remote"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A network stack in user space: a program beside the container, which makes the container's link."""
+
+    netns: str  # the name that the container's network namespace is to have, by which ``command`` finds it
+    command: tuple[str, ...]  # stays in the foreground
+    version: str
+    requests: tuple[str, ...] = ()  # JSON, each on a connection of its own to SOCKET in its working directory
+
+    SOCKET: ClassVar[str] = "network.sock"
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,9 @@ class Attachment:
       (`ip` commands) there; it ends with the instance. Inside, as with a tap.
     - ``published``: the runtime's own bridge and port mapping, ``endpoint_address:port`` to the instance's port.
     - ``user``: the VMM's user-mode stack, started in ``netns``, forwarding ``endpoint_address:port``.
+    - ``stack``: when the container's first process is there, give its network namespace the name ``stack.netns``, start
+      ``stack.command`` in ``netns`` (booked to the instance), tell it ``stack.requests``, and wait until eth0 is inside
+      and each of ``ports`` is open at ``endpoint_address``; it ends with the instance.
     - ``remote``: outside of the lab, on a machine that only the platform knows: it says where its service is reached
       (`at`), and the generator goes there over its host's own network. There is no ``netns``.
     """
@@ -48,6 +63,7 @@ class Attachment:
     gateway: str = ""
     on_link_gateway: bool = False
     wiring: tuple[str, ...] = ()
+    stack: Stack | None = None
     generator_address: str = GENERATOR_ADDRESS  # where the instance sees the generator
 
     def at(self, address: str, generator_address: str) -> Attachment:
@@ -72,6 +88,10 @@ class NetworkMode(Part):
         """What this host lacks for an attachment of ``kind``; empty when ready. Leaves no trace on the host."""
         del host, kind
         return []
+
+    def versions(self, host: Host) -> dict[str, str]:  # noqa: ARG002
+        """The programs that carry packets in it, and their versions: a run is not gone on with when one has changed."""
+        return {}
 
     def problems_with(self, ports: Sequence[Port]) -> list[Problem]:  # noqa: ARG002
         """What keeps these ports of a service from being reached in it; empty when nothing does."""

@@ -22,7 +22,7 @@ from virtoll.offers import Port
 
 MOST_SINGLE_PORTS = 256  # Docker has a process and three rules for each: 100 take some seconds, 1000 minutes
 _FIRST_GROUP = 118
-_TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
+TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ def shown(lab: Lab) -> Iterator[str]:
     if lab.slot == 0:
         yield address
         return
-    configure(lab, [f"addr replace {address}/32 dev {_TOWARDS_GENERATOR}"])
+    configure(lab, [f"addr replace {address}/32 dev {TOWARDS_GENERATOR}"])
     try:
         yield address
     finally:
-        configure(lab, [f"addr del {address}/32 dev {_TOWARDS_GENERATOR}"])
+        configure(lab, [f"addr del {address}/32 dev {TOWARDS_GENERATOR}"])
 
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from virtoll.images.config import DEFAULT_PATH
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import mounts, veth
+from virtoll.platforms import container_network, mounts
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.inside import (
@@ -55,7 +55,7 @@ class Bubblewrap(Platform):
 
     name: ClassVar[str] = "bubblewrap"
     summary: ClassVar[str] = "bare namespaces by one small program, as Flatpak has them; no daemon, no runtime left"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "stack", "shared")
     features: ClassVar[Features] = {
         **CONTAINER,
         "live-migration": no("its documents know of none", "bwrap(1)"),
@@ -92,16 +92,20 @@ class Bubblewrap(Platform):
                 agent_on_stdio(lab.host, argv, log=directory / "bwrap.log", confinement=confinement, platform=self.name)
             )
             groups.helpers.add(process.pid)
-            if not shared:
-                veth.move_in(lab.host, attachment, groups.pid_inside())
+            network = stack.enter_context(container_network.attached(lab, attachment, groups, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
                 accounting=groups.accounting(directory),
                 limits=limits,
-                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
-                is_running=lambda: process.poll() is None,
+                facts={
+                    "command": argv,
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_LIMIT,
+                    **network.facts,
+                },
+                is_running=lambda: process.poll() is None and network.lives(),
                 image=image,
             )
 

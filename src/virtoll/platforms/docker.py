@@ -24,7 +24,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, docker_runtime, veth
+from virtoll.platforms import bundle, container_network, docker_runtime
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, Setting, running
 from virtoll.platforms.groups import Groups, instance_groups
@@ -35,7 +35,7 @@ from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import SERVE
 from virtoll.study.limits import Limits
 
-_NETWORK = {"veth": "none", "shared": "host", "published": "bridge"}
+_NETWORK = {"veth": "none", "stack": "none", "shared": "host", "published": "bridge"}
 _COMMANDS = (
     ("dockerd", "docker.io"),
     ("containerd", "containerd"),
@@ -69,7 +69,7 @@ class Docker(Platform):
 
     name: ClassVar[str] = "docker"
     summary: ClassVar[str] = "what most deploy today: a Docker Engine container (runc; crun or runsc by a setting)"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "stack", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     features: ClassVar[Features] = {
         **CONTAINER,
@@ -147,8 +147,7 @@ class Docker(Platform):
             pid = _init_pid(daemon, container)
             for helper in _helpers(pid, daemon):
                 groups.helpers.add(helper)
-            if attachment.kind == "veth":
-                veth.move_in(lab.host, attachment, pid)
+            network = stack.enter_context(container_network.attached(lab, attachment, groups, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -163,8 +162,9 @@ class Docker(Platform):
                     "container": specification,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
+                    **network.facts,
                 },
-                is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
+                is_running=lambda: daemon.is_alive() and pid in groups.payload.pids() and network.lives(),
                 image=image,
                 counts_cpu_time=not self._is_sentry,
                 hosts_tasks_each=HOSTS_TASKS_EACH if self._is_sentry else 1,

@@ -1,8 +1,8 @@
 """LXC: a system container of liblxc, as Debian configures it, without a distribution's init inside.
 
 lxc-start runs in the foreground and the agent is the container's init, so that the agent's standard input and
-output are lxc-start's. The container lies in the payload cgroup; LXC's monitor (a group of LXC's making) and lxcfs (one
-of ours: a group of cgroup v2 cannot hold both processes and groups) in the helpers'.
+output are lxc-start's. The container lies in the payload cgroup; LXC's monitor (a group of LXC's making), and lxcfs and
+a network stack (one of ours: a group of cgroup v2 cannot hold both processes and groups) in the helpers'.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import veth
+from virtoll.platforms import container_network
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.inside import CAPABILITIES, PROC_HIDDEN_DIRECTORIES, PROC_HIDDEN_FILES, PROC_READ_ONLY
@@ -60,7 +60,7 @@ class Lxc(Platform):
 
     name: ClassVar[str] = "lxc"
     summary: ClassVar[str] = "a whole system in a container, no daemon (as Proxmox and Incus have it); lxcfs on or off"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "stack", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
     features: ClassVar[Features] = {
         **CONTAINER,
@@ -149,8 +149,8 @@ class Lxc(Platform):
                     time.sleep(0.001)
 
             stack.callback(stop)
-            if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.pid_inside())
+            there = replace(groups, helpers=daemons)
+            network = stack.enter_context(container_network.attached(lab, attachment, there, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -165,8 +165,9 @@ class Lxc(Platform):
                     "kernel": os.uname().release,
                     "disk_limit": self.disk_limit,
                     **further,
+                    **network.facts,
                 },
-                is_running=lambda: process.poll() is None,
+                is_running=lambda: process.poll() is None and network.lives(),
                 image=image,
             )
 

@@ -23,7 +23,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import mounts, veth
+from virtoll.platforms import container_network, mounts
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.inside import (
@@ -66,7 +66,7 @@ class Nspawn(Platform):
 
     name: ClassVar[str] = "nspawn"
     summary: ClassVar[str] = "systemd's own container (machinectl); one program, and systemd itself need not run"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "stack", "shared")
     features: ClassVar[Features] = {
         **CONTAINER,
         "live-migration": no("its documents know of none", "systemd-nspawn(1)"),
@@ -108,16 +108,20 @@ class Nspawn(Platform):
                 )
             )
             groups.helpers.add(process.pid)
-            if not shared:
-                veth.move_in(lab.host, attachment, groups.pid_inside())
+            network = stack.enter_context(container_network.attached(lab, attachment, groups, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
                 accounting=groups.accounting(directory),
                 limits=limits,
-                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
-                is_running=lambda: process.poll() is None,
+                facts={
+                    "command": argv,
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_LIMIT,
+                    **network.facts,
+                },
+                is_running=lambda: process.poll() is None and network.lives(),
                 image=image,
             )
 

@@ -21,7 +21,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, veth
+from virtoll.platforms import bundle, container_network
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.kinds import CONTAINER
@@ -42,7 +42,7 @@ class Oci(Platform):
 
     name: ClassVar[str] = "oci"
     summary: ClassVar[str] = "a container without an engine: runc or crun alone, as Docker and Kubernetes call them"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "stack", "shared")
     features: ClassVar[Features] = {
         **CONTAINER,
         "live-migration": partly(
@@ -88,8 +88,7 @@ class Oci(Platform):
                 agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
             )
             stack.callback(bundle.end, groups, process)
-            if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.pid_inside())
+            network = stack.enter_context(container_network.attached(lab, attachment, groups, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -103,7 +102,8 @@ class Oci(Platform):
                     "oci_runtime": self.settings.runtime,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
+                    **network.facts,
                 },
-                is_running=lambda: process.poll() is None,
+                is_running=lambda: process.poll() is None and network.lives(),
                 image=image,
             )

@@ -25,7 +25,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, veth
+from virtoll.platforms import bundle, container_network
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.inside import PROC_UNLISTED
@@ -43,8 +43,9 @@ _STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "/run/podman"\ngraphroot = "/ru
 _FILTER = Path("/usr/share/containers/seccomp.json")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
 _UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
+_NONE = ("--network=none",)
 # In the host's network Podman would show the host's /etc/resolv.conf; without a network it shows the image's.
-_NETWORK = {"veth": ("--network=none",), "shared": ("--network=host", "--dns=none")}
+_NETWORK = {"veth": _NONE, "stack": _NONE, "shared": ("--network=host", "--dns=none")}
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Podman(Platform):
 
     name: ClassVar[str] = "podman"
     summary: ClassVar[str] = "Docker's containers without its daemon, as Red Hat ships them; here as root"
-    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "stack", "shared")
     features: ClassVar[Features] = {
         **CONTAINER,
         "live-migration": partly(
@@ -115,8 +116,7 @@ class Podman(Platform):
                 )
             )
             stack.callback(bundle.end, groups, process)
-            if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.pid_inside())
+            network = stack.enter_context(container_network.attached(lab, attachment, groups, directory))
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -130,8 +130,9 @@ class Podman(Platform):
                     "oci_runtime": self.settings.runtime,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
+                    **network.facts,
                 },
-                is_running=lambda: process.poll() is None,
+                is_running=lambda: process.poll() is None and network.lives(),
                 image=image,
             )
 

@@ -6,7 +6,7 @@ from virtoll.hosts.base import Host
 from virtoll.networks.base import Attachment
 
 # The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
-_NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 # $1 is the gateway's address, $2 the link's.
 _TELL_NEIGHBOUR = """
 case $(ip link show eth0) in
@@ -45,5 +45,5 @@ def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
         f"route add default via {gateway}\n"
     )
     host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", told, "name", "eth0"])
-    script = f"echo 1 >{_NO_IPV6}; exec ip -batch -"
+    script = f"echo 1 >{NO_IPV6}; exec ip -batch -"
     host.run(["nsenter", f"--net={path}", "sh", "-c", script], stdin=commands.encode())

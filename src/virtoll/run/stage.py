@@ -160,9 +160,11 @@ class Stage:
         return images
 
     def runtimes(self, arms: Iterable[Arm]) -> dict[str, str]:
-        """The version of everything that makes instances of these arms."""
-        used = _platforms(arms).values()
-        return {name: told for platform in used for name, told in platform.versions(self.host).items()}
+        """The version of everything that makes instances of these arms, and that carries packets to them."""
+        arms = list(arms)
+        told = [platform.versions(self.host) for platform in _platforms(arms).values()]
+        told += [network_modes()[name]().versions(self.host) for name in sorted({arm.network for arm in arms})]
+        return {name: version for each in told for name, version in each.items()}
 
     @cached_property
     def files(self) -> dict[str, str]:
