@@ -15,6 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.machine
 
+# This machine's own mount would still be in the table, below the new /run.
+_FRESH = "while umount -l /run/netns 2>/dev/null; do :; done; mount --make-r{} /; mount -t tmpfs virtoll-test /run"
 _LAB = """
 import subprocess, sys
 from pathlib import Path
@@ -44,7 +46,7 @@ with ledger.opened(host, Path(directory), "run") as led:
 @pytest.mark.parametrize("propagation", ["private", "shared"])
 def test_the_first_ip_netns_add_may_fall_into_a_run(tmp_path: Path, propagation: str) -> None:
     tag, other = secrets.token_hex(2), f"other{secrets.token_hex(2)}"
-    script = f'mount --make-r{propagation} /; mount -t tmpfs virtoll-test /run; exec "$@"'
+    script = f'{_FRESH.format(propagation)}; exec "$@"'
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", script, "sh"]
     argv += [sys.executable, "-c", _LAB, str(tmp_path / "ledger"), tag, other]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=dict(os.environ))
@@ -52,3 +54,32 @@ def test_the_first_ip_netns_add_may_fall_into_a_run(tmp_path: Path, propagation:
     theirs, ours = done.stdout.splitlines()
     assert theirs == f"theirs ['{other}'] ['/run/netns', '/run/netns/{other}'] ['virtoll-netns']"
     assert ours == "ours alone [] [] []", "the mount goes with the last that is in it"
+
+
+_BUSY = """
+import sys
+from pathlib import Path
+from virtoll.hosts import ledger
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import free_tag, wired
+
+host = LocalHost()
+with ledger.opened(host, Path(sys.argv[1]), "run") as led:
+    for _ in range(15):
+        with wired(host, led, free_tag(), cpu_plan(host, 1)) as lab:
+            lab.host.run(["ip", "-n", lab.sut.netns, "link"])
+"""
+
+
+def test_labs_that_begin_while_others_end_do_not_take_the_mount_from_each_other(tmp_path: Path) -> None:
+    script = f"""
+    {_FRESH.format("private")}
+    for n in 1 2 3 4; do "$1" -c "$2" "$3/$n" & all="$all $!"; done
+    for pid in $all; do wait $pid; done
+    ls -A /run/netns; find /run -name "virtoll*"; grep netns /proc/self/mountinfo || true
+    """
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", script, "sh"]
+    argv += [sys.executable, _BUSY, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -145,8 +145,8 @@ def wiring_script(lab: Lab) -> str:
     gen, sut, org = lab.generator.netns, lab.sut.netns, lab.origin.netns
     return "\n".join(
         [
-            namespaces.MOUNTED,
-            _namespace(gen, (*_EVERYWHERE, *_GENERATOR_ONLY)),
+            namespaces.first(gen),
+            f"nsenter --net=/run/netns/{gen} {_told((*_EVERYWHERE, *_GENERATOR_ONLY))}",
             _namespace(org, _EVERYWHERE),
             _namespace(sut, (*_EVERYWHERE, *_SUT_ONLY)),
             ip_batch(
@@ -203,16 +203,20 @@ def _further(sut: str, sut_cpus: frozenset[int], number: int, site: Site) -> tup
 
 
 def _namespace(name: str, settings: tuple[str, ...]) -> str:
-    """Make a namespace, and set it up from inside. (`ip netns add` is two processes more.)
-
-    Settings of what the kernel does not have (IPv6, br_netfilter) are skipped: then there is nothing to switch off.
-    """
+    """Make a namespace, and set it up from inside. (`ip netns add` is two processes more.)"""
     file = Path("/run/netns", name)
+    return f": >{file}\nunshare --net={file} {_told(settings)}"
+
+
+def _told(settings: tuple[str, ...]) -> str:
+    """The command that sets them, run inside. Those of what the kernel does not have (IPv6, br_netfilter) are skipped:
+    then there is nothing to switch off.
+    """
     writes = "".join(
         f'if [ -e {path} ]; then echo "{value}" >{path}; fi; '
         for path, _, value in (setting.partition("=") for setting in settings)
     )
-    return f": >{file}\nunshare --net={file} sh -e -c 'cd /proc/sys; {writes}'"
+    return f"sh -e -c 'cd /proc/sys; {writes}'"
 
 
 def _device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tuple[str, ...]:
