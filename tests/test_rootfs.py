@@ -19,6 +19,8 @@ from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 
+pytestmark = pytest.mark.machine  # builds have a mount namespace of their own
+
 _MAKES = r"""#!/bin/sh
 echo "I: installing essential packages..." >&2
 echo built >>"$VIRTOLL_CACHE/calls"
@@ -28,6 +30,13 @@ mkdir -p "$root/etc" "$root/var/lib/dpkg"
 echo 127.0.0.9 secret.example >"$root/etc/hosts"
 printf 'Package: squid\nStatus: install ok installed\nMaintainer: x <x@example.org>\nArchitecture: all
 Version: 5.7-2\nDescription: x\n' >"$root/var/lib/dpkg/status"
+"""
+_IS_KILLED = """#!/bin/sh
+for root; do :; done
+mkdir -p "$root/proc"
+mount -t proc -o ro proc "$root/proc"
+[ -e "$root/proc/self" ] && echo mounted >>"$VIRTOLL_CACHE/calls"
+kill -9 0
 """
 _FAILS = """#!/bin/sh
 echo "I: running apt-get update..." >&2
@@ -69,6 +78,19 @@ def test_builds_once_and_notes_versions(stand_in: Callable[[str], Path]) -> None
     assert rootfs.manifest(image)["versions"] == {"squid": "5.7-2"}
     assert rootfs.build(LocalHost(), "proxy", ["squid"], told.append) == image
     assert (cache / "calls").read_text() == "built\n"
+
+
+def test_one_that_was_killed_leaves_nothing_mounted_where_the_next_one_builds(
+    stand_in: Callable[[str], Path],
+) -> None:
+    """It mounts /proc and /sys in the tree; the next run could not remove that ("Read-only file system")."""
+    cache = stand_in(_IS_KILLED)
+    with pytest.raises(HostError, match="the image could not be built"):
+        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert str(cache) not in Path("/proc/self/mountinfo").read_text()
+    stand_in(_MAKES)
+    rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert (cache / "calls").read_text() == "mounted\nbuilt\n"
 
 
 def test_whoever_is_not_root_reads_what_is_laid_into_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:

@@ -205,7 +205,9 @@ def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progre
     ]
     if shutil.which(argv[0]) is None:
         raise HostError("mmdebstrap is not installed", where=host.where, remedy="apt-get install mmdebstrap")
-    process = host.spawn(argv, stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
+    # What it mounts in there (/proc, /sys) ends with it, however that is: nobody could remove the tree otherwise.
+    apart = ["unshare", "--mount", "--propagation", "private"]
+    process = host.spawn([*apart, *argv], stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
     assert process.stderr is not None
     said: list[str] = []
     try:
