@@ -277,6 +277,13 @@ def test_other_probes_are_named() -> None:
         interleaved(of(probes), of(probes.replace('"clock"', '"timer"')))
 
 
+def test_who_uses_it_has_one_image() -> None:
+    by_command = 'name = "command"\nrun = ["x"]\nwork = { read = "(1)" }\nimage = "oci:load.tar"'
+    one = of(TEXT.replace('name = "http"', by_command))
+    with pytest.raises(IncomparableError, match=r"load\.image: oci:\S+/load\.tar in A, oci:\S+/other\.tar in B"):
+        interleaved(one, of(TEXT.replace('name = "http"', by_command.replace("load.tar", "other.tar"))))
+
+
 def test_without_an_arm_in_common_nothing_stands_against_anything() -> None:
     few = TEXT.replace('[[arms]]\nplatform = "lxc"\n', "")
     with pytest.raises(IncomparableError, match="no arm of A is among B's: only A has docker"):

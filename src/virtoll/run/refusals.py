@@ -292,7 +292,7 @@ def _of_images(asked: Sequence[Treatment], file: str, host: Host) -> list[Proble
             problems += oci.check(host, Source.parse(each.source, Path())) if each.source else []
         if together(wanted) is None:
             what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
-            remedy = "make a study of each, and compare their reports"
+            remedy = "make a study of each, and compare their runs (`virtoll compare`)"
             problems.append(Problem(what, f"{file}: [factors]", remedy))
     return problems
 
