@@ -32,7 +32,7 @@ from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Known, advise
 from virtoll.report.advising import answer, as_json, as_text
 from virtoll.report.findings import find
-from virtoll.report.untold import untold
+from virtoll.report.untold import _begun, untold
 
 RATE = load_metrics("request")["rate_per_s"]
 # Of a virtoll that has a driver for one type of Xen's guests, and of the others documents alone.
@@ -371,6 +371,39 @@ def test_blocks_that_lost_an_arm_come_on_top_of_those_that_are_needed(tmp_path: 
 def test_a_run_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
     made, advice = unsure_of_docker(tmp_path, sealed=3 * 2)
     assert command_for_docker(advice) == f"virtoll run {made}"
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        ({"command": "proxy"}, "virtoll run proxy --platforms xen-pv"),
+        ({"command": "bench/shop.toml --quick --explain"}, "virtoll run bench/shop.toml --quick --platforms xen-pv"),
+        ({"command": "proxy --memory 768MiB --decide 5% --platforms lxc"}, "virtoll run proxy --memory 768MiB "
+         "--platforms xen-pv"),
+        ({"command": "'my shop.toml' --cluster tls://evil:1"}, "virtoll run 'my shop.toml' --platforms xen-pv"),
+        ({"command": "--host ssh://evil"}, "virtoll run proxy --platforms xen-pv"),
+        ({"command": "proxy 'torn"}, "virtoll run proxy --platforms xen-pv"),
+        ({"command": "proxy --memory '1;reboot'"}, "virtoll run proxy --platforms xen-pv"),
+        ({"command": 7}, "virtoll run proxy --platforms xen-pv"),
+        ({"command": "compare a b --again", "name": "shop-again", "configurations": {"A": {}, "B": {}}}, ""),
+    ],
+)  # fmt: skip
+def test_a_platform_is_measured_as_the_run_was_begun(made: Path, study: dict[str, Any], said: str) -> None:
+    """From the same file and as quick; of its options those alone that make it the same study."""
+    there = found(made)
+    run = replace(there, run=replace(there.run, study={**there.run.study, **study}))
+    told = {one.what: one.command for one in untold(advise([run], [], [], KNOWN))}
+    assert told["xen-pv"] == said
+
+
+def test_more_blocks_of_two_configurations_are_those_of_the_same_two(tmp_path: Path) -> None:
+    """As of a copy that was kept small, which is not gone on with."""
+    _, advice = unsure_of_docker(tmp_path)
+    (run,) = advice.runs
+    again = {"command": "compare runs/a runs/b --again", "configurations": {"A": {}, "B": {}}}
+    assert _begun(replace(run, run=replace(run.run, study={**run.run.study, **again})), advice) == (
+        "compare runs/a runs/b --again"
+    )
 
 
 def test_a_platforms_name_from_a_run_is_no_command(made: Path) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy
 
+from ocimake import Entry, Made, docker_files, layer, write_archive
 from on_fakes import on_fakes
 from test_exit_codes import code_of
+from virtoll import binaries
 from virtoll.analysis.changes import Matched, Paired, judge_changes
 from virtoll.analysis.estimates import summarise
 from virtoll.analysis.load import read_run
@@ -24,18 +29,29 @@ from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row
 from virtoll.analysis.rules import FIXED
 from virtoll.catalogue import catalogue
-from virtoll.errors import IncomparableError, StoreError
+from virtoll.errors import IncomparableError, Problem, StoreError
 from virtoll.fakes import FakeExperiment
+from virtoll.hosts.local import LocalHost
+from virtoll.images import oci, rootfs
+from virtoll.images.base import Image, Images
+from virtoll.images.source import Source
+from virtoll.platforms.native import Native
 from virtoll.record.model import CONFIGURATION, Arm, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report import change_forms as forms
 from virtoll.report.changes import Compared, compare, confirmed
+from virtoll.run import stage
+from virtoll.run.elsewhere import problems_elsewhere
 from virtoll.run.stage import Stage
+from virtoll.services.own import Own
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.interleaved import interleaved
+from virtoll.study.limits import Limits
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
+from virtoll.trial import deployer
+from virtoll.trial.notes import Notes
 from virtoll.trial.treatment import treatment_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -255,18 +271,187 @@ def test_what_cannot_be_two_things_at_once_is_named(other: str, told: str) -> No
     assert "->" in str(refused.value)
 
 
-def test_other_probes_and_another_image_are_named() -> None:
+def test_other_probes_are_named() -> None:
     probes = TEXT[: TEXT.index("[service]")] + '[[probes]]\nname = "clock"\n' + TEXT[TEXT.index("[limits]") :]
     with pytest.raises(IncomparableError, match=r"\[\[probes\]\]"):
         interleaved(of(probes), of(probes.replace('"clock"', '"timer"')))
-    with pytest.raises(IncomparableError, match=r"service\.packages: \('nginx',\) in A"):
-        interleaved(of(OWN), of(OWN.replace('["nginx"]', '["nginx", "curl"]')))
+
+
+def test_who_uses_it_has_one_image() -> None:
+    by_command = 'name = "command"\nrun = ["x"]\nwork = { read = "(1)" }\nimage = "oci:load.tar"'
+    one = of(TEXT.replace('name = "http"', by_command))
+    with pytest.raises(IncomparableError, match=r"load\.image: oci:\S+/load\.tar in A, oci:\S+/other\.tar in B"):
+        interleaved(one, of(TEXT.replace('name = "http"', by_command.replace("load.tar", "other.tar"))))
 
 
 def test_without_an_arm_in_common_nothing_stands_against_anything() -> None:
     few = TEXT.replace('[[arms]]\nplatform = "lxc"\n', "")
     with pytest.raises(IncomparableError, match="no arm of A is among B's: only A has docker"):
         interleaved(of(few), of(few.replace('"docker"', '"lxc"')))
+
+
+# -- two images -----------------------------------------------------------------------------------------------
+
+
+IMAGE = OWN.replace('packages = ["nginx"]', 'image = "oci:a.tar"')
+PATHS = {"a": IMAGE, "b": IMAGE.replace("a.tar", "b.tar")}
+PACKAGES = {"a": OWN, "b": OWN.replace('["nginx"]', '["nginx", "curl"]')}
+
+
+def study_of_images(texts: Mapping[str, str]) -> Study:
+    both = interleaved(of(texts["a"]), of(texts["b"]))
+    assert both is not None
+    return both.study
+
+
+@pytest.mark.parametrize("texts", [PATHS, PACKAGES], ids=["images", "packages"])
+def test_each_configuration_has_the_image_of_its_own_run(texts: Mapping[str, str]) -> None:
+    """As the run of it alone had; nothing of the one's packages is in the other's."""
+    wanted = Stage(study_of_images(texts), LocalHost()).wanted
+    alone = {name.upper(): Stage(of(text), LocalHost()).wanted[""] for name, text in texts.items()}
+    assert wanted == alone
+    assert wanted["A"] != wanted["B"]
+    assert list(Stage(study_of_images({"a": TEXT, "b": LARGER}), LocalHost()).wanted) == [""], "they share one"
+
+
+def test_both_images_are_made_ready_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each platform and its limits, in the run's record under their configurations."""
+    ready: list[tuple[str, int]] = []
+
+    class Ready(Native):
+        def prepare(self, host: Any, image: Image, limits: Limits, progress: Any) -> None:
+            ready.append((image.digest, limits.memory_bytes))
+
+    text = PATHS["b"].replace("512 MiB", "1 GiB")
+    study = study_of_images({"a": PATHS["a"], "b": text})
+    monkeypatch.setattr(stage, "_built", lambda _host, name, wanted, *_: Image(name, wanted.source[-5:], Path()))
+    monkeypatch.setattr(stage, "_platforms", lambda _arms: {"native": Ready()})
+    looked_at: list[tuple[str, str]] = []
+
+    def looked(service: Own, image: Image) -> list[Problem]:
+        looked_at.append((service.settings.image[-5:], image.digest))
+        return []
+
+    monkeypatch.setattr(Own, "problems_with", looked)
+    images = Stage(study, LocalHost()).prepare([], lambda _line: None)
+    assert {role: image.digest for role, image in images.by_role.items()} == {
+        "instance A": "a.tar",
+        "instance B": "b.tar",
+    }
+    assert sorted(ready) == [("a.tar", 2**29), ("b.tar", 2**30)]
+    assert set(looked_at) == {("a.tar", "a.tar"), ("b.tar", "b.tar")}, "what is to be started is looked for in its own"
+
+
+def test_a_trial_is_deployed_from_its_configurations_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All that it deploys, within a session of that image, which is begun once."""
+    seen: list[tuple[str, str]] = []
+
+    class Seen:
+        name = "native"
+
+        @contextmanager
+        def session(self, _lab: object, image: Image) -> Iterator[None]:
+            seen.append(("session", image.digest))
+            yield
+
+    @contextmanager
+    def deployed(_lab: object, name: str, _platform: object, image: Image, **_: object) -> Iterator[Any]:
+        seen.append((name, image.digest))
+        yield SimpleNamespace(facts={}, agent=SimpleNamespace(facts=dict))
+
+    monkeypatch.setattr(deployer, "make_platform", lambda _arm: Seen())
+    monkeypatch.setattr(deployer, "_deployed", deployed)
+    monkeypatch.setattr(deployer, "replace", lambda lab, **_: lab)
+    one, other = (Image("own", digest, tmp_path) for digest in ("aa", "bb"))
+    lab = SimpleNamespace(sut=None, at=lambda _site: None)
+    plan = planned(of(PATHS["a"]), of(PATHS["b"]))
+    mine = [trial for trial in plan.trials if (trial.block, trial.arm.label) == (1, DOCKER)]
+    with ExitStack() as sessions, ExitStack() as stack:
+        made = deployer.Deployer(lab, Images(one, configured={"A": one, "B": other}), sessions)  # type: ignore[arg-type]
+        for trial in (*mine, mine[0]):
+            made.first(stack, trial, Limits(), (), Notes(tmp_path, lambda _phase: None))
+            stack.enter_context(made.deployed("another", trial, Limits(), ()))
+    of_trial = {trial.id: {"A": "aa", "B": "bb"}[trial.condition[CONFIGURATION]] for trial in mine}
+    assert [digest for what, digest in seen if what == "session"] == list(of_trial.values())
+    told = [each for each in seen if each[0] != "session"]
+    assert told == [(what, of_trial[t.id]) for t in (*mine, mine[0]) for what in (t.id, "another")]
+
+
+def test_on_a_machine_elsewhere_there_is_one_image() -> None:
+    study = study_of_images(PATHS)
+    ssh = Arm(label="ssh+direct", platform="ssh", network="direct", settings={"destination": "root@host"})
+    told = [problem.what for problem in problems_elsewhere(study, Stage(study, LocalHost()).asked, ssh)]
+    assert told == ["the two configurations have an image each, and one is brought there"]
+
+
+def measured_of_images(bench: Bench, *, texts: Mapping[str, str] = PATHS, **comparable: Any) -> None:
+    """Both runs, each with its image in its record."""
+    for name, text in texts.items():
+        if "image" in text:
+            made = Made([layer(Entry("server", name.encode()))], {"Cmd": ["/server"]})
+            write_archive(bench.directory / f"{name}.tar", docker_files({f"{name}:1": made}, legacy=False))
+        run = bench.run(name, text)
+        wanted = Stage(document.of(RunDirectory(run).study, run, catalogue()), LocalHost()).wanted[""]
+        source = Source.parse(wanted.source, Path()) if wanted.source else None
+        image = oci.image_of("small", source) if source else rootfs.image_of("small", wanted.packages)
+        versions = dict.fromkeys(wanted.packages, "1.0")
+        changed(run, agent="agent", images={"instance": image.digest}, packages=versions, **comparable)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(binaries, "digest", lambda _name: "agent")
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("texts", [PATHS, PACKAGES], ids=["images", "packages"])
+def test_two_images_are_measured_in_the_same_blocks(
+    bench: Bench, texts: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured_of_images(bench, texts=texts)
+    capsys.readouterr()
+    assert bench.again("--out", "again", "--fail-over", "50%") == 0
+    assert re.search(r"service\.(image|packages): \S+ in A, .+ in B", capsys.readouterr().out)
+    docker = change_of(confirmed(bench.directory / "again"))
+    assert docker.ratio.low < 1 / TOLL < docker.ratio.high
+    assert docker.ratio.n == 6
+
+
+@pytest.mark.usefixtures("agent")
+def test_an_image_that_is_another_by_now_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """By what it holds, whatever it is called; where virtoll's agent is another nobody can tell, and that is said."""
+    measured_of_images(bench)
+    (bench.directory / "a.tar").write_bytes((bench.directory / "b.tar").read_bytes())
+    capsys.readouterr()
+    assert bench.again("--out", "again") == 7
+    assert "the image of A is not there any more: oci:" in capsys.readouterr().err
+    (bench.directory / "a.tar").unlink()
+    assert bench.again("--out", "again") == 3
+    assert "there is no such image" in capsys.readouterr().err
+    assert not (bench.directory / "again").exists()
+    assert bench.again("--dry-run") == 0
+
+
+@pytest.mark.usefixtures("agent")
+def test_an_image_that_was_replaced_under_its_name_is_of_the_machine(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so is another version of a package that both have."""
+    measured_of_images(bench, texts={"a": IMAGE, "b": IMAGE.replace("512 MiB", "1 GiB")})
+    changed(bench.directory / "b", images={"instance": "another"})
+    capsys.readouterr()
+    assert bench.again("--out", "again") == 7
+    assert "images.instance: was" in capsys.readouterr().err
+    for name in ("a", "b"):
+        shutil.rmtree(bench.directory / name)
+    measured_of_images(bench, texts=PACKAGES)
+    changed(bench.directory / "b", packages={"nginx": "2.0", "curl": "1.0"})
+    capsys.readouterr()
+    assert bench.again("--out", "again") == 7
+    said = capsys.readouterr().err
+    assert "packages.nginx: was 1.0, is 2.0" in said
+    assert "curl" not in said
 
 
 # -- the verb -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from synthetic import AGAIN, DOCKER, NATIVE
 from synthetic_programme import Recipe, write_programme
 from virtoll.analysis.components import Components, cell_of, components_of
 from virtoll.analysis.counterparts import barred, log_ratio
-from virtoll.analysis.estimates import Floats, over_conditions, t_quantile
+from virtoll.analysis.estimates import Estimate, Floats, over_conditions, t_quantile
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
@@ -380,23 +380,53 @@ def test_a_0_of_either_native_leaves_the_unix_index_without_a_ratio(tmp_path: Pa
     assert float(told.text.split(" ")[0].replace(",", "")) == pytest.approx(index, rel=0.01), "of all deployments"
 
 
-@pytest.mark.parametrize("arm", [NATIVE, AGAIN])
-def test_a_valid_native_without_a_pace_leaves_the_running_table_no_ratio_of_its_block(
-    found: Findings, arm: Arm
-) -> None:
-    """It was slower than its windows, in which it answered nothing: the other native would be the better one."""
-    whole = {row.arm.label: row.against_native for row in RunningTable(found.run.records).rows()}
+def both_tables(found: Findings, records: Sequence[TrialRecord]) -> list[dict[str, Estimate | None]]:
+    """The ratios of the table of a running run and of the report's, by arm, of these records in the place of a run's
+    own.
+    """
+    run = dataclasses.replace(found.run, records=tuple(records))
+    final = toll_table(build_matrix(run, measure_all(run)), "rate_per_s").overall
+    running = RunningTable(records).rows()
+    return [
+        {row.arm.label: row.against_native for row in running if row.arm.role != "baseline"},
+        {toll.arm.label: toll.ratio for toll in final},
+    ]
+
+
+@pytest.mark.parametrize("arm", [NATIVE, AGAIN, DOCKER])
+def test_a_valid_trial_that_served_nothing_in_its_windows_bars_both_tables(found: Findings, arm: Arm) -> None:
+    """It was slower than they are long: the other native, or the other blocks, would be the better ones."""
     records = [slowed(each) if is_first_of(each, arm) else each for each in found.run.records]
-    told = {row.arm.label: row.against_native for row in RunningTable(records).rows()}
-    lost = [failed(each) if is_first_of(each, arm) else each for each in found.run.records]
-    by_the_other = {row.arm.label: row.against_native for row in RunningTable(lost).rows()}[DOCKER.label]
-    for label in (DOCKER.label, AGAIN.label):
-        mine, of_all = told[label], whole[label]
-        assert mine is not None
-        assert of_all is not None
-        assert (of_all.n, mine.n) == (6, 5)
-    assert by_the_other is not None
-    assert by_the_other.n == 6, "one that failed leaves the other alone"
+    for ratios_of in both_tables(found, records):
+        assert ratios_of[DOCKER.label] is None
+        assert (ratios_of[AGAIN.label] is None) == (arm != DOCKER)
+
+
+@pytest.mark.parametrize("arm", [NATIVE, AGAIN])
+@pytest.mark.parametrize("change", ["failed", "asked_at_once"])
+def test_a_native_of_which_no_pace_is_known_leaves_the_other_alone_in_both_tables(
+    found: Findings, arm: Arm, change: str
+) -> None:
+    """One that failed, and one whose windows have no length, for all was asked at once: that is no result."""
+    changes = {"failed": failed, "asked_at_once": asked_at_once}
+    records = [changes[change](each) if is_first_of(each, arm) else each for each in found.run.records]
+    for ratios_of in both_tables(found, records):
+        docker, again = ratios_of[DOCKER.label], ratios_of[AGAIN.label]
+        assert docker is not None
+        assert again is not None
+        assert (docker.n, again.n) == (6, 5)
+
+
+def test_the_report_names_what_served_nothing(found: Findings) -> None:
+    """Also of the CPU time that it took for nothing, and in the table of values."""
+    records = [slowed(each) if is_first_of(each, AGAIN) else each for each in found.run.records]
+    run = dataclasses.replace(found.run, records=tuple(records))
+    matrix = build_matrix(run, measure_all(run))
+    for name in ("rate_per_s", "total_time_s", "cpu_s_per_1000"):
+        words = "no ratio: in 1 pair it is of a window in which nothing was served"
+        assert total(matrix, name=name).verdict.words == words
+    told = answer(dataclasses.replace(found, run=run, matrix=matrix))[0]
+    assert f"not judged: {DOCKER.label} (no ratio: in 1 pair it is of a window in which nothing was served)" in told
 
 
 def is_first_of(record: TrialRecord, arm: Arm) -> bool:
@@ -406,6 +436,12 @@ def is_first_of(record: TrialRecord, arm: Arm) -> bool:
 def slowed(record: TrialRecord) -> TrialRecord:
     assert record.measured is not None
     windows = [window.model_copy(update={"work": 0}) for window in record.measured.windows]
+    return record.model_copy(update={"measured": record.measured.model_copy(update={"windows": windows})})
+
+
+def asked_at_once(record: TrialRecord) -> TrialRecord:
+    assert record.measured is not None
+    windows = [window.model_copy(update={"work": 0, "duration_ns": 0}) for window in record.measured.windows]
     return record.model_copy(update={"measured": record.measured.model_copy(update={"windows": windows})})
 
 

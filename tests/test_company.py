@@ -345,8 +345,10 @@ class DeployerDouble:
     lab: Any = field(default_factory=lambda: LAB)
 
     @contextmanager
-    def deployed(self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int) -> Iterator[Any]:
-        assert (arm, limits, ports) == (ARM, Limits(vcpus=1), (Port(80),))
+    def deployed(
+        self, name: str, trial: PlannedTrial, limits: Limits, ports: tuple[Port, ...], *, slot: int
+    ) -> Iterator[Any]:
+        assert (trial.arm, limits, ports) == (ARM, Limits(vcpus=1), (Port(80),))
         self.log.append(f"{name} in slot {slot}")
         yield instance_of(name)
         self.log.append(f"{name} ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 
 from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost, end_session
+from virtoll.images.base import Image
 from virtoll.platforms import dockerd
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.dockerd import Daemon
@@ -64,6 +66,30 @@ def test_dockerd_is_not_waited_for_once_its_containerd_has_ended(
     assert alive == [True, True]
     assert not one.is_alive()
     assert slow.returncode == -9
+
+
+def test_of_a_run_of_two_images_neither_is_removed_for_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An older run may have left one of them, and newer ones since; what is imported anew takes a deployment's time."""
+    one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12", host=None)), tmp_path, 0)
+    there = {f"virtoll:{name * 12}": {"Id": name, "RepoTags": [f"virtoll:{name * 12}"], "Created": at}
+             for at, name in enumerate("axyz")}  # fmt: skip
+    asked: list[str] = []
+
+    def call(method: str, path: str, *_body: object, **_query: object) -> Any:
+        asked.append(f"{method} {path}")
+        if method == "DELETE":
+            there.pop(f"virtoll:{path[-1] * 12}")
+        return list(there.values()) if method == "GET" else ""
+
+    monkeypatch.setattr(one, "engine", SimpleNamespace(call=call))
+    monkeypatch.setattr("virtoll.images.forms.tar_stream", lambda *_: nullcontext())
+    old, new = (Image("own", name * 64, tmp_path) for name in "ab")
+    for image in (old, new, old, new):
+        assert one.import_image(image) == f"virtoll:{image.digest[:12]}"
+    assert asked == ["GET /images/json", "GET /images/json", "DELETE /images/x", "POST /images/create"]
+    assert set(there) == {f"virtoll:{name * 12}" for name in "ayz"}
 
 
 @pytest.mark.parametrize(

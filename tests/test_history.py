@@ -268,7 +268,7 @@ def test_openmetrics_is_well_formed(told: History) -> None:
 
 
 LINE = re.compile(
-    r'"([0-9A-Za-z_. -]+)" (virtoll\.ratio(?:\.low|\.high)?)\[([0-9A-Za-z_.-]+),(\w+),(\d+)\] (\d+) (\d+) (\S+)'
+    r'"([0-9A-Za-z_. -]+)" (virtoll\.ratio(?:\.low|\.high)?)\[([0-9A-Za-z_.-]+),(\w+),([0-9a-f]{8})\] (\d+) (\d+) (\S+)'
 )
 
 
@@ -289,9 +289,32 @@ def test_zabbix_is_told_each_ratio_at_its_runs_time(told: History) -> None:
     assert times == sorted(times)
     assert set(found.hosts) == {m[1] for m in lines if m}
     assert len({key[2] for key in values}) == len(told.series), "studies are told apart"
-    numbers = {(row["environment"], int(row["begun"].timestamp())) for row in rows}
-    assert {(int(m[5]), int(m[6])) for m in lines if m} == numbers, "another machine's points are in items of their own"
-    assert {number for number, _ in numbers} == {1, 2}
+    named = {(row["environment_digest"], int(row["begun"].timestamp())) for row in rows}
+    assert {(m[5], int(m[6])) for m in lines if m} == named, "another machine's points are in items of their own"
+    assert len({(row["environment"], row["environment_digest"]) for row in rows}) == 2
+
+
+def test_what_a_database_has_keeps_its_name_when_a_run_is_added(tmp_path: Path) -> None:
+    """An earlier one, of another machine, is the first environment from then on. A later one was begun by another
+    command, and tells as null what others do not tell.
+    """
+    recipe = replace(RECIPE, blocks=2)
+    for number in (1, 2):
+        begun(write_run(tmp_path / f"run-{number}", replace(recipe, seed=number)), number, kernel=f"6.{number}")
+    before, lines = forms.for_zabbix(history(tmp_path)), set(forms.as_openmetrics(history(tmp_path)).splitlines())
+    begun(write_run(tmp_path / "run-0", replace(recipe, seed=9)), 0, kernel="5.9")
+    later = begun(write_run(tmp_path / "run-3", replace(recipe, seed=3)), 3, kernel="6.1", governor=None)
+    changed(later / "study.json", lambda study: study.update(command="./proxy.toml"))
+    found = history(tmp_path)
+    after = forms.for_zabbix(found)
+    assert set(before.keys) < set(after.keys)
+    assert set(before.lines) < set(after.lines)
+    assert lines < set(forms.as_openmetrics(found).splitlines())
+    assert found.series[0].environments == (1, 2, 3, 2)
+    assert len({key.rpartition(",")[2] for key in after.keys}) == 3
+    page = write_page(found).read_text("utf-8")
+    for key in after.keys:
+        assert key.rpartition(",")[2].removesuffix("]") in page, "who looks at an item finds its environment"
 
 
 def test_zabbix_has_no_line_of_what_is_missing(tmp_path: Path) -> None:
@@ -310,7 +333,7 @@ def test_the_verb(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     found = json.loads(shown.out, parse_constant=pytest.fail)
     assert f"`zabbix_sender -z SERVER -T -N -i {made['zabbix']}` sends them" in shown.err
-    assert "virtoll.ratio[proxy,rate_per_s,1]" in shown.err
+    assert f"virtoll.ratio[proxy,rate_per_s,{found['rows'][0]['environment_digest']}]" in shown.err
     assert found["page"] == str(page)
     section = (Path(__file__).parent.parent / "docs/JSON.md").read_text()
     section = section[section.index("## virtoll history") :].partition("\n## ")[0]

@@ -144,7 +144,8 @@ def test_a_host_that_holds_fewer_idle_ones_is_bound_by_that(
 
 def test_without_it_the_command_that_measures_it_is_named(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, str(searched), *USERS)
-    assert "`virtoll run density --platforms docker`, and then --density with its run directory" in out
+    hint = "`virtoll run density --platforms docker --memory 512MiB`, and then --density with its run directory"
+    assert hint in out
     assert planned(capsys, str(searched), *USERS)["docker+routed"]["density"] is None
 
 
@@ -171,7 +172,7 @@ def test_an_arm_that_it_lacks_is_named_with_the_command(
         tmp_path / "density", TEXT.replace('"docker"', '"lxc"'), held={"native": [90] * 4, "lxc": [9] * 4}
     )
     told = planned(capsys, str(searched), *USERS, "--density", str(packed))
-    assert "`virtoll run density --platforms docker` measures it" in told["docker+routed"]["said"]
+    assert "`virtoll run density --platforms docker --memory 512MiB` measures it" in told["docker+routed"]["said"]
     assert told["docker+routed"]["bound_by"] == "CPUs"
 
 
@@ -194,7 +195,8 @@ def test_what_may_have_another_memory_limit_bounds_nothing(
         assert (told[label]["bound_by"], told[label]["hosts"]) == ("CPUs", alone[label]["hosts"])
     said = told["docker+routed"]["said"]
     assert (
-        "is not known: they may have 256 MiB, and those that were loaded 512 MiB; a study of the probe density" in said
+        "is not known: they may have 256 MiB, and those that were loaded 512 MiB; "
+        "`virtoll run density --platforms docker --memory 512MiB` measures it" in said
     )
     assert told["docker+routed"]["density"]["held"] == HELD["docker"], "which was measured, and is told"
 

@@ -72,6 +72,7 @@ network = "routed"
 platform = "native"
 """
 PLATFORMS = ("native", "docker", "lxc", "kvm")
+NOTHING = "no ratio: in 1 pair it is of a window in which nothing was served"
 
 
 def study_of(text: str = TEXT) -> Study:
@@ -326,7 +327,7 @@ def test_what_an_arm_keeps_is_held_against_both_natives(tmp_path: Path) -> None:
 def test_one_pair_is_lost_where_both_natives_did_not_answer(tmp_path: Path) -> None:
     told = silent_in_the_first_block(tmp_path / "run", "native/lean").side_by_side
     toll = told.against["lean", "docker+routed", "rate_per_s"]
-    assert (toll.ratio, toll.verdict.words) == (None, "no ratio: in 1 pair it lies among what failed")
+    assert (toll.ratio, toll.verdict.words) == (None, NOTHING)
 
 
 @pytest.mark.drawn
@@ -372,7 +373,7 @@ def test_a_server_that_does_not_answer_beside_the_others_has_no_toll_there(tmp_p
     }
     total = table.total(docker)
     assert total is not None
-    assert (total.ratio, total.verdict.words) == (None, "no ratio: in 1 pair it lies among what failed")
+    assert (total.ratio, total.verdict.words) == (None, NOTHING)
     (arm,) = (each for each in findings.arms if each.platform == platform and each.role != "floor")
     (beside,) = (c for c in findings.matrix.conditions if (c.get(SERVER), c.get(BESIDE)) == ("lean", "others"))
     assert findings.matrix.absolute("rate_per_s", arm, beside) is None
@@ -385,7 +386,7 @@ def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: 
     """Nor have the blocks in which it did, which would be the better ones."""
     findings = silent_in_the_first_block(tmp_path / "run", "docker/lean")
     told = sentence(findings, "lean", "docker+routed")
-    assert "throughput and CPU per 1,000 requests not judged (no ratio: in 1 pair it lies among what failed)" in told
+    assert f"throughput and CPU per 1,000 requests not judged ({NOTHING})" in told
     assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].ratio is None
     assert "no difference" in sentence(findings, "lean", "native+host")
     failed = [record for record in findings.run.records if record.outcome == "did not answer"]

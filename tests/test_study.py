@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from on_fakes import on_fakes, write_study
+from test_exit_codes import code_of
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.offers import Http
 from virtoll.record.model import Plan
+from virtoll.record.store import RunDirectory
 from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request
 from virtoll.run.request import read as requested
@@ -320,6 +323,49 @@ def test_of_all_platforms_one_that_has_too_few_cpus_is_left_out_and_told(
     path.write_text(f'{text}[[arms]]\nplatform = "uml"\n')
     with pytest.raises(StudyError, match="uml has no more than 1 CPU"):
         requested(Request(str(path), platforms=["all"]))
+
+
+SIZED = 'name = "sized"\narms = [{ platform = "native" }]\nservice = { name = "nginx" }\nload = { name = "http" }\n'
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_memory_limit_of_the_command_line_is_that_of_every_instance(quick: bool) -> None:
+    """So `virtoll run density` tells of instances as those of another run are limited."""
+    study, _ = requested(Request("density", quick=quick, memory_bytes=768 * 2**20))
+    assert study.command == f"density{' --quick' * quick} --memory 768MiB"
+    usual, _ = requested(Request("density", quick=quick))
+    assert dataclasses.replace(study, command=usual.command, base=usual.base) == usual
+    differing = {path for path in study.base if study.base[path] != usual.base[path]}
+    assert differing == {"limits.memory_bytes"}
+    assert study.base["limits.memory_bytes"] == 768 * 2**20
+
+
+def test_a_memory_limit_is_refused_where_the_study_compares_several(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.toml"
+    path.write_text(f'{SIZED}[factors]\n"limits.memory" = ["256 MiB", "512 MiB"]\n')
+    with pytest.raises(StudyError) as refused:
+        requested(Request(str(path), memory_bytes=2**29))
+    (problem,) = refused.value.problems
+    assert problem.what == "the study compares several memory limits (limits.memory), and --memory would be one"
+    assert problem.remedy == "leave --memory out"
+    path.write_text(SIZED)
+    with pytest.raises(StudyError, match="--memory 1000B: no instance has less than 1 MiB of memory"):
+        requested(Request(str(path), memory_bytes=1000))
+
+
+def test_a_memory_limit_is_that_of_a_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the verb to the run directory; one that is gone on with has its own, and a server that is there none."""
+    on_fakes(monkeypatch, {})
+    monkeypatch.chdir(tmp_path)
+    write_study(tmp_path)
+    assert code_of("run", "small.toml", "--memory", "768 MiB", "--out", "run") == 0
+    assert RunDirectory(tmp_path / "run").study["base"]["limits.memory_bytes"] == 768 * 2**20
+    assert code_of("run", "run", "--memory", "768MiB") == 2
+    assert "--memory: a run's plan is fixed" in capsys.readouterr().err
+    assert code_of("run", "small.toml", "--memory", "768MiB", "--target", "http://127.0.0.1:1/") == 2
+    assert "--memory is for arms that are deployed" in capsys.readouterr().err
 
 
 def test_a_platform_is_added_to_the_arms_however_they_are_written(tmp_path: Path) -> None:

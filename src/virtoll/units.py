@@ -78,6 +78,13 @@ def format_bytes(value: float) -> str:
     return f"{_three_digits(value)} B"
 
 
+def exact_bytes(value: int) -> str:
+    """A size exactly and in one word, as a command line takes it and `parse_bytes` reads it: ``768MiB``."""
+    units = (unit for unit in ("GiB", "MiB", "KiB") if value and value % _BYTES[unit] == 0)
+    unit = next(units, "B")
+    return f"{value // _BYTES[unit]}{unit}"
+
+
 def format_bit_rate(value: float) -> str:
     """Three significant digits in the largest fitting unit."""
     for unit in ("Gbit/s", "Mbit/s", "kbit/s"):

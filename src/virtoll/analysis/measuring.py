@@ -221,6 +221,8 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         reason = _no_rate(events, measured.asked, asked, longer)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
+        if window.served_nothing:
+            trial.censored |= {"rate_per_s", "total_time_s"}
     else:
         trial.put("rate_per_s", rate_per_s)
         windows = of_one_level(measured)
@@ -231,6 +233,7 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
     if events is not None and events.completed >= asked > 0 and window.asked_ns is None:
         trial.put("total_time_s", _elapsed_s(window, events))
         trial.missing.pop("total_time_s", None)
+        trial.censored.discard("total_time_s")
         trial.notes.pop("total_time_s", None)
 
 

@@ -44,6 +44,9 @@ class Metric:
         return not self.probed and self.group not in ("", ISOLATION)
 
 
+_SERVED_NOTHING = "is of a window in which nothing was served"
+
+
 def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
     """What any load's trial says, of its unit of work ("command") and of what it asks for one by one, where that is
     several of them ("round")."""
@@ -51,14 +54,20 @@ def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
     return {
         metric.name: metric
         for metric in (
-            Metric("total_time_s", "Total time", "s", "less"),
-            Metric("rate_per_s", "Throughput", _per_s(unit), "more"),
+            Metric("total_time_s", "Total time", "s", "less", censoring=_SERVED_NOTHING),
+            Metric("rate_per_s", "Throughput", _per_s(unit), "more", censoring=_SERVED_NOTHING),
             Metric("latency_p50_ms", f"{latency}, median", "ms", "less"),
             Metric("latency_p90_ms", f"{latency}, 90th percentile", "ms", "less"),
             Metric("latency_p99_ms", f"{latency}, 99th percentile", "ms", "less"),
             Metric("latency_p999_ms", f"{latency}, 99.9th percentile", "ms", "less"),
             Metric("latency_max_ms", f"{latency}, longest", "ms", "less"),
-            Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
+            Metric(
+                "cpu_s_per_1000",
+                f"CPU per 1,000 {plural(unit)}",
+                "CPU-s",
+                "less",
+                censoring=_SERVED_NOTHING,
+            ),
             Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
             Metric(PACKETS, f"Packets per {unit}", "packets", None),
             Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
@@ -177,7 +186,8 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
-    # Metrics that lie beyond any value that was seen, among what failed or at a search's end (`Metric.censoring`).
+    # Metrics that lie beyond any value that was seen: among what failed, at a search's end, or of a window in which
+    # nothing was served (`Metric.censoring`).
     censored: set[str] = field(default_factory=set)
     # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
     parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)

@@ -126,6 +126,8 @@ def _run(verbs: Any) -> None:
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
     verb.add_argument("--platforms", type=_names, metavar="A,B", help=_PLATFORMS)
+    told = "memory limit of each instance, in place of the study's: 768MiB"
+    verb.add_argument("--memory", type=_bytes, metavar="SIZE", help=told)
     verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2); of a run: in all")
     verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
     verb.add_argument(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
 AGENT = "/virtoll/agent"
 JARS = "/virtoll/jars"  # in an image that wants some
+INSTANCE = "instance"  # the role of what is measured
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,25 @@ def together(wanted: Iterable[Wanted]) -> Wanted | None:
 
 @dataclass(frozen=True)
 class Images:
-    """A root filesystem for each role: what is measured, what stands behind it, who uses it."""
+    """A root filesystem for each role: what is measured, what stands behind it, who uses it.
+
+    ``configured``: what is measured, by the name of a configuration, where a study's two have an image each;
+    ``instance`` is then the first's.
+    """
 
     instance: Image
     origin: Image | None = None
     load: Image | None = None
+    configured: Mapping[str, Image] = field(default_factory=dict)
+
+    def of(self, configuration: str) -> Image:
+        """What is measured under a configuration; "": the study has none."""
+        return self.configured.get(configuration, self.instance)
 
     @property
     def by_role(self) -> dict[str, Image]:
-        """Those there are."""
-        roles = {"instance": self.instance, "origin": self.origin, "load": self.load}
+        """Those there are: "instance", or "instance A" and "instance B"."""
+        measured = {f"{INSTANCE} {name}": image for name, image in self.configured.items()}
+        behind = {"origin": self.origin, "load": self.load}
+        roles = {**(measured or {INSTANCE: self.instance}), **behind}
         return {role: image for role, image in roles.items() if image is not None}

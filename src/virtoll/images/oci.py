@@ -80,15 +80,9 @@ def build(host: Host, name: str, source: Source, progress: Callable[[str], None]
     if problems := _problems_at_sight(host, source):
         first = problems[0]
         raise HostError(first.what, where=first.where, remedy=first.remedy)
-    if source.kind == "dir":
-        identity = tree.digest(source.path, str(source))
-        config = ImageConfig()
-        found = None
-    else:
-        found = archive.find(source, _architecture())
-        identity = found.id
-        config = parse(found.config, str(source))
-    base = hashlib.sha256(json.dumps({"own": identity, "recipe": RECIPE, "files": tree.FILES}).encode()).hexdigest()
+    identity, found = _identified(source)
+    config = ImageConfig() if found is None else parse(found.config, str(source))
+    base = _base_digest(identity)
 
     def make(place: Path) -> None:
         place.mkdir()
@@ -111,6 +105,25 @@ def build(host: Host, name: str, source: Source, progress: Callable[[str], None]
         return cached(entry, make)
 
     return rootfs.with_own_files(host, name, base, unpacked, progress)
+
+
+def image_of(name: str, source: Source) -> Image:
+    """The image that a source stands for, whether it was built yet or not. HostError where there is none."""
+    if not source.path.exists():
+        raise HostError("there is no such image", where=str(source), remedy="put it back")
+    return rootfs.image_over(name, _base_digest(_identified(source)[0]))
+
+
+def _identified(source: Source) -> tuple[str, archive.Found | None]:
+    """What tells an image from others: its id, and where it lies in the source; of a directory all that it holds."""
+    if source.kind == "dir":
+        return tree.digest(source.path, str(source)), None
+    found = archive.find(source, _architecture())
+    return found.id, found
+
+
+def _base_digest(identity: str) -> str:
+    return hashlib.sha256(json.dumps({"own": identity, "recipe": RECIPE, "files": tree.FILES}).encode()).hexdigest()
 
 
 def config_of(image: Image) -> ImageConfig:

@@ -57,7 +57,12 @@ _REMEDIES = (
 
 def image_of(name: str, packages: Sequence[str]) -> Image:
     """The image a package set stands for, whether it was built yet or not."""
-    return _finished(name, _bootstrap_digest(_package_set(packages)), _own_digests())
+    return image_over(name, _bootstrap_digest(_package_set(packages)))
+
+
+def image_over(name: str, base_digest: str) -> Image:
+    """The same of what has this digest (`with_own_files`)."""
+    return _finished(name, base_digest, _own_digests())
 
 
 def build(

@@ -163,7 +163,10 @@ class Platform(Part):
         return {program: host.run([program, "--version"]).text.partition("\n")[0] for program in self.runtimes}
 
     def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Hold what deployments share during one run (Docker's private daemon). Nothing by default."""
+        """Hold what deployments of an image share during one run (Docker's private daemon). Nothing by default.
+
+        A run that compares two images begins one for each, in one lab.
+        """
         return nullcontext()
 
     @abstractmethod

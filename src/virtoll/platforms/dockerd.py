@@ -99,7 +99,7 @@ class Daemon:
         self._cgroup: Cgroup | None = None
         self._rules = b""
         self._publishing: set[object] = set()  # those for whom the rules are in force
-        self._imported = ""
+        self._imported: set[str] = set()  # and found: those of this run, of which two may be compared
 
     def ensure(self) -> None:
         """Start it unless it lives."""
@@ -147,18 +147,19 @@ class Daemon:
     def import_image(self, image: Image) -> str:
         """The name of ``image`` in this daemon, imported first if it is not there (seconds)."""
         name = f"virtoll:{image.digest[:12]}"
-        if name == self._imported:
+        if name in self._imported:
             return name
         present = self.engine.call("GET", "/images/json")
         if not any(name in (entry["RepoTags"] or ()) for entry in present):
             self._import(image, present)
-        self._imported = name
+        self._imported.add(name)
         return name
 
     def _import(self, image: Image, others: list[dict[str, Any]]) -> None:
-        """Import it, and remove what was imported before the last few."""
+        """Import it, and remove what was imported before the last few, but for what is of this run."""
         for entry in sorted(others, key=lambda entry: -entry["Created"])[_KEEP_IMAGES - 1 :]:
-            self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
+            if self._imported.isdisjoint(entry["RepoTags"] or ()):
+                self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
         with forms.tar_stream(self.lab.host, image) as archive:
             query = {"fromSrc": "-", "repo": "virtoll", "tag": image.digest[:12]}
             answer = self.engine.call("POST", "/images/create", archive, timeout_s=600, **query)

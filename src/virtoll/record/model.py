@@ -269,6 +269,13 @@ class Window(_Record):
         return self.work * 1e9 / self.duration_ns if self.work and self.duration_ns > 0 else None
 
     @property
+    def served_nothing(self) -> bool:
+        """Whether it lasted and nothing was done in it, which is worse than any rate. (Where all was asked for at once
+        it has no length, and nothing is known of its rate.)
+        """
+        return self.duration_ns > 0 and not self.work
+
+    @property
     def cpus(self) -> float | None:
         """How many CPUs the instrument itself used, over the stretch that its CPU time is of; None: not known."""
         return self._cpus_over(self.duration_ns if self.cpu_span_ns is None else self.cpu_span_ns)

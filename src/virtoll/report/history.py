@@ -19,7 +19,7 @@ from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
 from virtoll.helpers import helpers, met_halfway
-from virtoll.record.comparable import differences
+from virtoll.record.comparable import differences, digest
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
 from virtoll.report.asked import Asked, asked_differently, configured, identity, unusable
@@ -40,6 +40,7 @@ class RunTold:
     begun: datetime
     virtoll: str
     comparable: Mapping[str, Any]
+    environment: str  # digest of ``comparable``: what its environment is called where its number might change
     asked: Asked
     arms: tuple[Arm, ...]  # under test
     metrics: tuple[Metric, ...]
@@ -70,7 +71,7 @@ class Line:
 class Series:
     """Runs that asked for the same, in the order of time."""
 
-    title: str
+    title: str  # the first run's: what later ones are called changes no name that an export has
     runs: tuple[RunTold, ...]
     environments: tuple[int, ...]  # of each
     lines: tuple[Line, ...]
@@ -223,6 +224,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         begun.astimezone(UTC),
         environment.virtoll,
         environment.comparable,
+        digest(environment.comparable),
         Asked.of(found),
         arms,
         tuple(metrics),
@@ -255,13 +257,9 @@ def _is_alike(one: RunTold, other: RunTold) -> bool:
 
 def _environments(runs: Sequence[RunTold]) -> dict[Path, int]:
     """The number of each run's environment, by when it was first seen."""
-    seen: list[Mapping[str, Any]] = []
-    numbers = {}
-    for run in sorted(runs, key=lambda each: (each.begun, str(each.directory))):
-        if run.comparable not in seen:
-            seen.append(run.comparable)
-        numbers[run.directory] = seen.index(run.comparable) + 1
-    return numbers
+    in_time = sorted(runs, key=lambda each: (each.begun, str(each.directory)))
+    numbers = {name: at for at, name in enumerate(dict.fromkeys(run.environment for run in in_time), start=1)}
+    return {run.directory: numbers[run.environment] for run in runs}
 
 
 def _points(group: Sequence[RunTold], environments: Mapping[Path, int]) -> dict[_Key, list[Point]]:
@@ -296,4 +294,4 @@ def _series(group: Sequence[RunTold], environments: Mapping[Path, int], stretche
         for label, arm in arms.items()
         if (name, label) in points
     )
-    return Series(group[-1].asked.title, tuple(group), tuple(environments[run.directory] for run in group), lines)
+    return Series(group[0].asked.title, tuple(group), tuple(environments[run.directory] for run in group), lines)

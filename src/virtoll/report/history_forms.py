@@ -27,6 +27,7 @@ _COLUMNS = {
     "run": pa.string(),
     "begun": pa.timestamp("s", tz="UTC"),
     "environment": pa.int64(),
+    "environment_digest": pa.string(),
     "virtoll": pa.string(),
     "ratio": pa.float64(),
     "low": pa.float64(),
@@ -97,6 +98,7 @@ def rows(told: History) -> Iterator[dict[str, Any]]:
                     "run": str(point.run.directory),
                     "begun": point.run.begun,
                     "environment": point.environment,
+                    "environment_digest": point.run.environment,
                     "virtoll": point.run.virtoll,
                     **_bounds(point.ratio, "ratio", "low", "high"),
                     "blocks": point.ratio.n,
@@ -133,7 +135,14 @@ _FAMILIES = {
     "low": ("virtoll_ratio_to_native_low", "Lower end of its 95 % interval."),
     "high": ("virtoll_ratio_to_native_high", "Upper end of its 95 % interval."),
 }
-_LABELS = ("study", "metric", "arm", "run", "environment")
+# By label the column: the environment's number might be another's when the folder has more runs.
+_LABELS = {
+    "study": "study",
+    "metric": "metric",
+    "arm": "arm",
+    "run": "run",
+    "environment": "environment_digest",
+}
 
 
 def as_openmetrics(told: History) -> bytes:
@@ -143,7 +152,7 @@ def as_openmetrics(told: History) -> bytes:
         lines += [f"# TYPE {family} gauge", f"# HELP {family} {words}"]
         for row in rows(told):
             if row[column] is not None:
-                labels = ",".join(f'{name}="{_escaped(str(row[name]))}"' for name in _LABELS)
+                labels = ",".join(f'{label}="{_escaped(str(row[name]))}"' for label, name in _LABELS.items())
                 lines.append(f"{family}{{{labels}}} {row[column]!r} {int(row['begun'].timestamp())}")
     return ("\n".join([*lines, "# EOF"]) + "\n").encode()
 
@@ -169,7 +178,8 @@ class ForZabbix:
 def for_zabbix(told: History) -> ForZabbix:
     """Each run's ratios at the time when it began. A host is an arm, called as `virtoll export` calls it; an item is a
     study's metric in one environment, for the same arm may be in several studies, and a trigger is to fire for no other
-    machine or kernel: ``virtoll.ratio[proxy-quick,rate_per_s,1]``.
+    machine or kernel: ``virtoll.ratio[proxy-quick,rate_per_s,3f9a1c20]``. What Zabbix has is called so for good: by the
+    command that began the study's first run, and by a digest of the environment.
     """
     studies = _studies(told)
     hosts = zabbix.called((line.arm.label, "") for series in told.series for line in series.lines)
@@ -181,7 +191,7 @@ def for_zabbix(told: History) -> ForZabbix:
                 at_ns = round(point.run.begun.timestamp() * 1000) * 10**6
                 values = _bounds(point.ratio, *_ITEMS)
                 found += [
-                    (at_ns, hosts[line.arm.label, ""], f"{key}[{asked},{point.environment}]", values[column])
+                    (at_ns, hosts[line.arm.label, ""], f"{key}[{asked},{point.run.environment}]", values[column])
                     for column, key in _ITEMS.items()
                 ]
     known = sorted((each for each in found if each[3] is not None), key=lambda each: each[0])
@@ -193,7 +203,7 @@ def for_zabbix(told: History) -> ForZabbix:
 
 
 def _studies(told: History) -> list[str]:
-    """What each series is called in a key: no two alike."""
+    """What each series is called in a key, by its first run: no two alike."""
     names: list[str] = []
     for series in told.series:
         name = _NOT_IN_A_KEY.sub("-", series.title).strip("-")

@@ -207,7 +207,7 @@ def _table(series: Series) -> Table:
         (
             Cell(run.directory.name),
             Cell(f"{run.begun:%Y-%m-%d %H:%M}"),
-            Cell(str(number)),
+            Cell(f"{number} ({run.environment})"),
             *(Cell(interval(point.ratio if (point := mine.get(str(run.directory))) else None)) for mine in found),
         )
         for run, number in zip(series.runs, series.environments, strict=True)

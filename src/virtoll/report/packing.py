@@ -14,7 +14,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import size
-from virtoll.units import format_bytes
+from virtoll.units import exact_bytes, format_bytes
 
 _PROBE = "density"
 _LIVED, _FIT = f"{_PROBE}.instances", f"{_PROBE}.instances_that_fit"
@@ -101,13 +101,21 @@ def _other_host(machine: Mapping[str, Any], asked: Asked) -> str:
     return f"it was measured on a host of {cpus:g} CPUs and {size(memory)}, and others are planned"
 
 
+def measured_by(arm: Arm, planned: int | None) -> str:
+    """The command that measures how many idle instances of an arm a host holds, where one that is loaded may have so
+    many bytes of memory.
+    """
+    limit = "" if planned is None else f" --memory {exact_bytes(planned)}"
+    return f"virtoll run density --platforms {arm.platform}{limit}"
+
+
 def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | None) -> Iterator[str]:
     """What of it a reader of an arm's row must know. ``per_host``: how many instances the plan has on a host;
     ``planned``: the memory limit of an instance that was loaded.
     """
     if told is None:
         return
-    again = f"`virtoll run density --platforms {arm.platform}`"
+    again = f"`{measured_by(arm, planned)}`"
     each = told.of(arm)
     if each is None:
         yield f"how many idle ones a host holds was not measured in {told.run}: {again} measures it"
@@ -118,8 +126,8 @@ def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | 
     if told.is_otherwise_limited(planned):
         theirs, ours = (_limit(limit) for limit in (told.memory_limit_bytes, planned))
         yield (
-            f"how many idle ones a host holds is not known: they may have {theirs}, and those that were loaded {ours}; "
-            "a study of the probe density with the same [limits] measures it"
+            f"how many idle ones a host holds is not known: they may have {theirs}, and those that were loaded {ours}"
+            + (f"; {again} measures it" if planned is not None else "")
         )
         return
     if each.of.label != arm.label:

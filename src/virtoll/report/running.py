@@ -15,7 +15,7 @@ from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord
 
-# By block and group; nan of a valid trial that tells no pace: one slower than its windows is worse than any that does.
+# By block and group; of a trial that tells no pace there is none.
 _Logs = dict[tuple[int, int, Condition], float]
 
 
@@ -24,8 +24,8 @@ class RunningRow:
     """One arm so far. ``value`` is a geometric mean over its valid trials, ``against_native`` paired: of the rate, per
     second, or of the knee, where it is searched for.
 
-    A programme has neither: its quantities are too many. Nor has an arm of which a search ended at a bound: the others
-    alone are the better ones, or the worse.
+    A programme has neither: its quantities are too many. Nor has an arm of which a search ended at a bound, or of whose
+    windows some served nothing: the others alone are the better ones, or the worse.
     """
 
     arm: Arm
@@ -54,7 +54,7 @@ class RunningTable:
         self._logs: dict[str, _Logs] = {}
         self._valid: Counter[str] = Counter()
         self._spoilt: Counter[str] = Counter()
-        self._bounded: set[str] = set()  # the arms of which a search for the knee ended at a bound
+        self._barred: set[str] = set()  # arms of which a search ended at a bound, or a trial served nothing
         self._rows: dict[str, RunningRow] = {}  # those that still hold
         for record in records:
             self.add(record)
@@ -72,12 +72,12 @@ class RunningTable:
             return
         self._valid[label] += 1
         measured = record.measured
-        value = measured.pace if measured is not None and measured.is_load else None
-        if measured is not None and measured.knee is not None and value is None:
-            self._bounded.add(label)
-        if measured is not None and measured.is_load:
-            key = record.trial.block, record.trial.group, Condition.of(record.trial)
-            mine[key] = math.nan if value is None else math.log(value)
+        if measured is None or not measured.is_load:
+            return
+        if measured.pace is not None:
+            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(measured.pace)
+        elif measured.knee is not None or measured.window.served_nothing:
+            self._barred.add(label)
 
     def rows(self) -> list[RunningRow]:
         """A row for every arm seen, baseline first, then in order of first appearance."""
@@ -95,19 +95,18 @@ class RunningTable:
 
     def _row(self, label: str) -> RunningRow:
         logs, natives = self._logs[label], self._against(label)
-        told = [value for value in logs.values() if not math.isnan(value)]
-        is_barred = not natives or bool({label, *natives} & self._bounded)
+        is_barred = not natives or bool({label, *natives} & self._barred)
         return RunningRow(
             self._arms[label],
             self._valid[label],
             self._spoilt[label],
-            math.exp(float(np.mean(told))) if told and label not in self._bounded else None,
+            math.exp(float(np.mean(list(logs.values())))) if logs and label not in self._barred else None,
             None if is_barred else self._paired(logs, [self._logs[native] for native in natives]),
         )
 
     def _paired(self, mine: _Logs, natives: Sequence[_Logs]) -> Estimate | None:
         beside = {key: [native[key] for native in natives if key in native] for key in mine}
-        both = [key for key, known in beside.items() if known and math.isfinite(mine[key] + sum(known))]
+        both = [key for key, known in beside.items() if known]
         if not both:
             return None
         conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}

@@ -14,7 +14,7 @@ from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
-from virtoll.report.packing import memory_limit
+from virtoll.report.packing import measured_by, memory_limit
 from virtoll.report.packing import said as density_said
 from virtoll.report.sizing import Row, Sizing
 from virtoll.report.tables import Cell, Table, plain
@@ -209,13 +209,20 @@ def _law(plan: Sizing, law: Law | str) -> str:
 
 
 def _not_measured(plan: Sizing) -> Iterator[str]:
-    platform = next((row.carrying.arm.platform for row in plan.rows if row.carrying.arm.role != "baseline"), "docker")
     yield "what instances on one host take from each other: `virtoll run isolation`"
     if plan.density is None:
-        more = f"`virtoll run density --platforms {platform}`, and then --density with its run directory"
+        more = f"`{_density(plan)}`, and then --density with its run directory"
         yield f"what a host takes for idle instances, and how many it holds: {more}"
     if plan.price is None:
         yield "what it costs, for no price was given: `--price 0.05/hour`, of a host"
+
+
+def _density(plan: Sizing) -> str:
+    """Of the first arm that is not native."""
+    others = [row.carrying for row in plan.rows if row.carrying.arm.role != "baseline"]
+    if not others:
+        return "virtoll run density"
+    return measured_by(others[0].arm, memory_limit(plan.findings.run, others[0].condition))
 
 
 def _directory(plan: Sizing) -> str:

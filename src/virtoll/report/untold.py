@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
@@ -15,6 +17,8 @@ from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval
 from virtoll.report.words import lower
+
+_SIZE = re.compile(r"[0-9]+[A-Za-z]+")
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,36 @@ def untold(advice: Advice) -> list[Untold]:
 
 
 def _would_measure(run: Findings, advice: Advice, platform: str, why: str) -> Untold:
-    """How to measure a platform in the study of a run: `--platforms` names any, whether the study does or not."""
-    return Untold(platform, why, f"virtoll run {_study(run, advice)} --platforms {shlex.quote(platform)}")
+    """How to measure a platform in the study of a run: `--platforms` names any, whether the study does or not. Of two
+    configurations there is no way but to measure it in both of the runs that they are from.
+    """
+    is_of_two = bool(run.run.study.get("configurations"))
+    begun = f"virtoll {_begun(run, advice)} --platforms {shlex.quote(platform)}"
+    return Untold(platform, why, "" if is_of_two else begun)
 
 
-def _study(run: Findings, advice: Advice) -> str:
+def _begun(run: Findings, advice: Advice) -> str:
+    """What begins a run of the same study: by its own command, of which the file counts and what makes it that study
+    (a record may be anybody's); by the study's name where there is none.
+    """
+    words = _words(run.run.study.get("command"))
+    if run.run.study.get("configurations") and words[:1] == ["compare"]:
+        return shlex.join([*words[:3], "--again"])
     name = str(run.run.study.get("name", "STUDY"))
-    return name if name in advice.known.studies else shlex.quote(f"{name}.toml")
+    file = words[0] if words else name if name in advice.known.studies else f"{name}.toml"
+    options = ["--quick"] * ("--quick" in words)
+    for option, value in pairwise(words):
+        options += [option, value] if option == "--memory" and _SIZE.fullmatch(value) else []
+    return shlex.join(["run", file, *options])
+
+
+def _words(command: object) -> list[str]:
+    """Of what `virtoll` was told; none where it is no command, or begins with an option."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else []
+    except ValueError:
+        return []
+    return [] if not words or words[0].startswith("-") else words
 
 
 def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
@@ -49,12 +76,12 @@ def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
     """
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
         more = 2 * part.findings.run.plan.blocks // len(hosts)
-        return f"virtoll run {_study(part.findings, advice)} --blocks {more} --cluster tls://HOST:8786 --tls DIRECTORY"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {more} --cluster tls://HOST:8786 --tls DIRECTORY"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     total = needed + max(0, whole - n)
     if part.findings.run.plan.rule is not None or part.findings.run.is_kept:
-        return f"virtoll run {_study(part.findings, advice)} --blocks {total}"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {total}"
     return run if total <= planned else f"{run} --blocks {total}"
 
 

@@ -12,9 +12,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from virtoll import binaries
 from virtoll.catalogue import catalogue
 from virtoll.errors import IncomparableError, Problem, StudyError
 from virtoll.hosts.local import LocalHost
+from virtoll.images import oci
+from virtoll.images.base import INSTANCE
+from virtoll.images.source import Source
 from virtoll.plain import listed, printable
 from virtoll.record.comparable import differences
 from virtoll.record.model import Environment
@@ -31,6 +35,7 @@ from virtoll.study.model import Study
 # Of what a run records of its machine what is there because an arm, or a load, was asked for: one run may lack it.
 _AS_ASKED = ("runtimes.", "load generators.", "plugins.")
 _FILES = "files."
+_IMAGE, _PACKAGES = "images.instance.", "packages."
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class _Run:
         return document.of(self.directory.study, self.path / "study.json", catalogue())
 
     @cached_property
+    def stage(self) -> Stage:
+        """That study on this machine."""
+        return Stage(self.study, LocalHost())
+
+    @cached_property
     def environment(self) -> Environment:
         """What it was measured in."""
         return self.directory.environment
@@ -76,7 +86,7 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
     """
     a, b, where = _Run(before), _Run(after), f"{before} and {after}"
     both = interleaved(a.study, b.study, where)
-    if lines := list(_of_the_machine(a.environment, b.environment, both)):
+    if lines := list(_of_the_machine(a, b, both)):
         raise _of_two_machines(lines, where, is_configured=both is not None)
     if both is None:
         raise IncomparableError(
@@ -88,6 +98,7 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
     study = _as_asked(both.study, a, b, request)
     if not request.dry_run:
         _expect_files(a, b)
+        _expect_images(a, b)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     shown = sys.stderr if quiet else sys.stdout
     for line in (*both.differing, *(f"not measured: {line}" for line in both.left_out)):
@@ -107,15 +118,28 @@ def _as_asked(study: Study, a: _Run, b: _Run, request: Request) -> Study:
 # -- what one machine cannot be at once ---------------------------------------------------------------------
 
 
-def _of_the_machine(a: Environment, b: Environment, both: Both | None) -> Iterator[str]:
+def _of_the_machine(a: _Run, b: _Run, both: Both | None) -> Iterator[str]:
     """What differs of the two environments and is in no configuration, a line each."""
-    if a.virtoll != b.virtoll:
-        yield f"virtoll: was {a.virtoll}, is {b.virtoll}"
-    given = both is not None and any(line.startswith("service.files:") for line in both.differing)
-    for line in differences(a.comparable, booted_anew(a.comparable, b.comparable)):
+    before, after = a.environment, b.environment
+    if before.virtoll != after.virtoll:
+        yield f"virtoll: was {before.virtoll}, is {after.virtoll}"
+    given, one_sided = _configured(a, b, both)
+    for line in differences(before.comparable, booted_anew(before.comparable, after.comparable)):
         is_one_sided = ": was None, is " in line or line.endswith(", is None")
-        if not (is_one_sided and _is_of(line, _AS_ASKED)) and not (given and _is_of(line, (_FILES,))):
+        if not _is_of(line, given) and not (is_one_sided and _is_of(line, one_sided)):
             yield line
+
+
+def _configured(a: _Run, b: _Run, both: Both | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What of an environment is the configurations', where it differs; and where one alone has it. Of two images each
+    has its own packages.
+    """
+    if both is None:
+        return (), _AS_ASKED
+    given = (_FILES,) if any(line.startswith("service.files:") for line in both.differing) else ()
+    if a.stage.wanted == b.stage.wanted:
+        return given, _AS_ASKED
+    return (*given, _IMAGE), (*_AS_ASKED, _PACKAGES)
 
 
 def _is_of(line: str, sections: tuple[str, ...]) -> bool:
@@ -140,7 +164,7 @@ def _expect_files(a: _Run, b: _Run) -> None:
     for name, run in (("A", a), ("B", b)):
         before = run.environment.comparable.get("files") or {}
         try:
-            now = Stage(run.study, LocalHost()).files
+            now = run.stage.files
         except OSError as error:
             what = f"what the service of {name} was given cannot be read: {error.strerror}"
             raise StudyError([Problem(what, str(error.filename), "put it back")]) from error
@@ -150,6 +174,23 @@ def _expect_files(a: _Run, b: _Run) -> None:
                 + listed([line.partition(": was ")[0] for line in changed]),
                 where=str(run.path),
                 remedy="put the file back, or measure with it as it is now",
+            )
+
+
+def _expect_images(a: _Run, b: _Run) -> None:
+    """IncomparableError where an image of the user's own is another by now; HostError where it is gone. What virtoll
+    adds to it is in its digest: where the agent is another nobody can tell, and the notes say that it is.
+    """
+    for name, run in (("A", a), ("B", b)):
+        before = run.environment.comparable
+        source, was = run.stage.wanted[""].source, (before.get("images") or {}).get(INSTANCE)
+        if not source or was is None or before.get("agent") != binaries.digest("virtoll-agent"):
+            continue
+        if oci.image_of(run.study.name, Source.parse(source, Path())).digest != was:
+            raise IncomparableError(
+                f"the image of {name} is not there any more: {source} is another one by now",
+                where=str(run.path),
+                remedy="put the image back, or measure with it as it is now; keep images under names of their own",
             )
 
 

@@ -88,6 +88,7 @@ def _refuse_changes(request: Request, plan: Plan) -> None:
     given = {
         "--quick": request.quick,
         "--platforms": request.platforms is not None,
+        "--memory": request.memory_bytes is not None,
         "--seed": request.seed is not None,
         "--out": request.out is not None,
         "--cross-check": request.cross_check,

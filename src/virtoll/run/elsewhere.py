@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from virtoll.errors import Problem
+from virtoll.images.base import together
 from virtoll.lab.throttle import NO_THROTTLE
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform
-from virtoll.trial.treatment import Driven, Treatment
+from virtoll.trial.treatment import Driven, Treatment, services_by_configuration
 
 _LEAVE = "leave it out, or this arm"
 
@@ -25,7 +26,7 @@ def problems_elsewhere(study: Study, asked: Sequence[Treatment], arm: Arm) -> li
     """Of an arm that is elsewhere; nothing, where it is in the lab or all can be had there."""
     if not platforms()[arm.platform].is_elsewhere:
         return []
-    found = [*_of_turns(study, arm), *(problem for each in asked for problem in _of(each))]
+    found = [*_of_turns(study, arm), *_of_images(asked), *(problem for each in asked for problem in _of(each))]
     found += [
         Problem(f"probe {case.probe} needs the lab, or a view from outside", f"probe {case.probe}", _LEAVE)
         for case in study.programme
@@ -42,6 +43,14 @@ def _of_turns(study: Study, arm: Arm) -> list[Problem]:
         return []
     what = f"in rotation it would stand beside {', '.join(beside)} on one machine, at the same port"
     return [Problem(what, "design", 'write design = "blocks", or name another machine')]
+
+
+def _of_images(asked: Sequence[Treatment]) -> list[Problem]:
+    """A session brings one there, and all of a run's instances are made from it."""
+    apart = {together(each.image for each in services) for services in services_by_configuration(asked).values()}
+    if len(apart) < 2:
+        return []
+    return [Problem("the two configurations have an image each, and one is brought there", "[service]", _LEAVE)]
 
 
 def _machine(arm: Arm) -> str:

@@ -28,7 +28,7 @@ from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
-from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
+from virtoll.trial.treatment import Driven, Treatment, make_probe, services_by_configuration, treatment_of
 from virtoll.units import format_duration
 
 
@@ -225,7 +225,7 @@ def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) ->
     if study.is_served:
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
-        problems |= dict.fromkeys(_of_images(driven, file, host))
+        problems |= dict.fromkeys(_of_images(asked, file, host))
         problems |= dict.fromkeys(_of_servers(driven, file) if study.servers else [])
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
@@ -280,16 +280,19 @@ def _of_servers(driven: Sequence[Driven], file: str) -> list[Problem]:
     return problems
 
 
-def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]:
-    """Of the user's own images: what can be seen without unpacking them, and that there is one for each role."""
+def _of_images(asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """Of the user's own images: what can be seen without unpacking them, and that there is one for each role, and for
+    each configuration.
+    """
     problems = []
-    for roles in ([work.service.image for work in driven], [work.load.programs for work in driven]):
+    apart = [[each.image for each in services] for services in services_by_configuration(asked).values()]
+    for roles in (*apart, [each.work.load.programs for each in asked if isinstance(each.work, Driven)]):
         wanted = list(dict.fromkeys(roles))
         for each in wanted:
             problems += oci.check(host, Source.parse(each.source, Path())) if each.source else []
         if together(wanted) is None:
             what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
-            remedy = "make a study of each, and compare their reports"
+            remedy = "make a study of each, and compare their runs (`virtoll compare`)"
             problems.append(Problem(what, f"{file}: [factors]", remedy))
     return problems
 

@@ -21,6 +21,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Case, Study
 from virtoll.study.plan import make_plan, with_only
 from virtoll.trial.treatment import make_probe
+from virtoll.units import exact_bytes
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Request:
     study: str
     quick: bool = False
     platforms: Sequence[str] | None = None
+    memory_bytes: int | None = None  # the limit of each instance, in place of the study's
     blocks: int | None = None
     budget_s: float | None = None
     seed: int | None = None
@@ -59,6 +61,7 @@ class Request:
         """What `virtoll run` was told that shapes the study; blocks and seed are in the plan."""
         words = [self.study, *["--quick"] * self.quick, *["--cross-check"] * self.cross_check]
         words += ["--explain"] * self.explain
+        words += [] if self.memory_bytes is None else ["--memory", exact_bytes(self.memory_bytes)]
         for option, share in (("--decide", self.decide), ("--precision", self.precision)):
             words += [] if share is None else [option, f"{share * 100:.10g}%"]
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
@@ -71,7 +74,15 @@ def read(request: Request) -> tuple[Study, str]:
     is_all = request.platforms == ["all"]
     platforms = [*known] if is_all else request.platforms
     further = [platform for platform in platforms or () if platform in known]
-    study = read_study(text, name, catalogue(), quick=request.quick, platforms=further, all_that_can=is_all)
+    study = read_study(
+        text,
+        name,
+        catalogue(),
+        quick=request.quick,
+        platforms=further,
+        all_that_can=is_all,
+        memory_bytes=request.memory_bytes,
+    )
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
     if request.explain:

@@ -30,7 +30,7 @@ from virtoll.study.model import VCPUS, Study
 from virtoll.study.plan import conditions
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.notes import Experiment
-from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
+from virtoll.trial.treatment import Driven, Treatment, programme_image, services_by_configuration, treatments
 
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
@@ -141,23 +141,39 @@ class Stage:
         return Room.on(self.host, self.asked)
 
     def prepare(self, arms: Sequence[Arm], say: Callable[[str], None]) -> Images:
-        """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
+        """An image for each role, and the instance's in every form that the arms take, outside any measured time.
+
+        Of two configurations that want different ones each has its own, as it would have in a run of its own.
+        """
         name, driven = self.study.name, self._driven
-        of_instance = _image(work.service.image for work in driven) if driven else programme_image(self.study)
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
         of_load = _image(work.load.programs for work in driven)
         for shot in dict.fromkeys(shot for work in driven for shot in work.load.footage):
             footage.made(self.host, shot, say)
+        laid = self._films(say)
+        of_instances = {
+            configuration: _built(self.host, name, wanted, say, laid) for configuration, wanted in self.wanted.items()
+        }
         images = Images(
-            _built(self.host, name, of_instance, say, self._films(say)),
+            next(iter(of_instances.values())),
             None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),
             None if of_load.is_nothing else _built(self.host, f"{name}-load", of_load, say),
+            of_instances if len(of_instances) > 1 else {},
         )
-        _expect_startable(driven, images)
+        _expect_startable(self.asked, images)
         for platform in _platforms(arms).values():
-            for limits in {treatment.limits for treatment in self.asked}:
-                platform.prepare(self.host, images.instance, limits, say)
+            for image, limits in {(images.of(each.configuration), each.limits): None for each in self.asked}:
+                platform.prepare(self.host, image, limits, say)
         return images
+
+    @cached_property
+    def wanted(self) -> dict[str, Wanted]:
+        """What instances are to be made from, by configuration; one alone (of "") where that is the same for all."""
+        if not self._driven:
+            return {"": programme_image(self.study)}
+        apart = services_by_configuration(self.asked)
+        found = {name: _image(service.image for service in services) for name, services in apart.items()}
+        return found if len(set(found.values())) > 1 else {"": next(iter(found.values()))}
 
     def runtimes(self, arms: Iterable[Arm]) -> dict[str, str]:
         """The version of everything that makes instances of these arms, and that carries packets to them."""
@@ -225,12 +241,13 @@ def _built(
     return rootfs.build(host, name, wanted.packages, say, {**files, **jars.laid(host, wanted.jars, say)})
 
 
-def _expect_startable(driven: Sequence[Driven], images: Images) -> None:
+def _expect_startable(asked: Sequence[Treatment], images: Images) -> None:
     """StudyError with all that is to be started and is not in its image."""
     found: dict[Problem, None] = {}
-    for work in driven:
-        found |= dict.fromkeys(work.service.problems_with(images.instance))
-        if images.load is not None:
-            found |= dict.fromkeys(work.load.problems_with(images.load))
+    for each in asked:
+        if isinstance(each.work, Driven):
+            found |= dict.fromkeys(each.work.service.problems_with(images.of(each.configuration)))
+            if images.load is not None:
+                found |= dict.fromkeys(each.work.load.problems_with(images.load))
     if found:
         raise StudyError(found)

@@ -16,11 +16,13 @@ from typing import Any
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
+from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
 from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
+from virtoll.units import exact_bytes, format_bytes
 
 _MOST_BYTES = 1_000_000
 MOST_TRIALS = 1_000_000
@@ -38,6 +40,7 @@ _TOP: dict[str, tuple[type, Any]] = {
 _TABLES = ("service", "origin", "load", "servers", "probes", "factors", "exclude", "arms", "quick")
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
 DESIGNS = ("blocks", "rotation")
+_MEMORY = "limits.memory"
 
 
 def read_file(path: Path) -> str:
@@ -62,14 +65,24 @@ def read_study(
     quick: bool = False,
     platforms: Sequence[str] = (),
     all_that_can: bool = False,
+    memory_bytes: int | None = None,
 ) -> Study:
     """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word.
 
     ``platforms``: each that has no arm in it gets one, as the platform usually is, and optional. ``all_that_can``: an
     optional arm whose platform has fewer CPUs than are asked for is no mistake: nobody named it (`Stage.offered`).
+    ``memory_bytes``: the limit of each instance, in place of the study's.
     """
     try:
-        return _read(text, file, catalogue, quick=quick, platforms=platforms, all_that_can=all_that_can)
+        document = _parsed(text, file)
+        reader = Reader(text, file, catalogue)
+        _expect_tables(reader, document)
+        if quick:
+            _apply_quick(reader, document)
+        if memory_bytes is not None:
+            _limit_memory(reader, document, memory_bytes)
+        document["arms"] = [*document.get("arms", []), *_further_arms(document, platforms)]
+        return _read(reader, document, quick=quick, all_that_can=all_that_can)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
         raise StudyError(
@@ -77,20 +90,16 @@ def read_study(
         ) from error
 
 
-def _read(
-    text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms: Sequence[str], all_that_can: bool
-) -> Study:
+def _parsed(text: str, file: str) -> dict[str, Any]:
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"at line (\d+)", str(error))
         raise StudyError([Problem(f"not TOML: {error}", f"{file}:{where[1] if where else 1}")]) from error
-    reader = Reader(text, file, catalogue)
-    _expect_tables(reader, document)
-    if quick:
-        _apply_quick(reader, document)
-    document["arms"] = [*document.get("arms", []), *_further_arms(document, platforms)]
-    reader.unknown(document, (*_TOP, *_TABLES, *catalogue.sections), "")
+
+
+def _read(reader: Reader, document: dict[str, Any], *, quick: bool, all_that_can: bool) -> Study:
+    reader.unknown(document, (*_TOP, *_TABLES, *reader.catalogue.sections), "")
     top = {key: _top_value(reader, document, key) for key in _TOP}
     if type(top["blocks"]) is int and top["blocks"] < 2:
         reader.fail("blocks must be at least 2: one block gives no interval", "", "blocks")
@@ -219,6 +228,18 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
         else:
             document[key] = value
             reader.headings[key] = f"quick.{key}"
+
+
+def _limit_memory(reader: Reader, document: dict[str, Any], memory_bytes: int) -> None:
+    """Lay a limit over the study's own; a study that compares several is another one without them."""
+    if _MEMORY in document.get("factors", {}):
+        what = f"the study compares several memory limits ({_MEMORY}), and --memory would be one"
+        reader.fail(what, "factors", _MEMORY, "leave --memory out")
+    elif memory_bytes < LEAST_MEMORY_BYTES:
+        what = f"no instance has less than {format_bytes(LEAST_MEMORY_BYTES)} of memory"
+        reader.problems.append(Problem(what, f"--memory {exact_bytes(memory_bytes)}", "ask for more: 512MiB"))
+    else:
+        document["limits"] = {**document.get("limits", {}), "memory": exact_bytes(memory_bytes)}
 
 
 def _lay_over(table: dict[str, Any], over: Mapping[str, Any]) -> None:

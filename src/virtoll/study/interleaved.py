@@ -18,8 +18,8 @@ from virtoll.study.plan import conditions
 
 A, B = "A", "B"
 _SECTIONS = ("service.", "load.", "limits.")  # of what may differ
-# Of these what holds for a whole study: a run is told by it, or its trials are cut into levels; and it has one image.
-_OF_ALL = ("load.loop", LEVELS, "load.objective", "service.image", "service.packages")
+# Of these what holds for a whole study: a run is told by it, or its trials are cut into levels.
+_OF_ALL = ("load.loop", LEVELS, "load.objective", "load.image")  # and one image has who uses it
 _HOW_MUCH = ("monitor.", "rotation.rounds", "load.log_requests", "load.seed")  # is recorded: as B has it
 _NAMED = ("service", "origin", "load", "design")
 

@@ -8,6 +8,7 @@ from typing import Literal
 from virtoll.units import within
 
 Budget = Literal["inclusive", "vcpus"]
+LEAST_MEMORY_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Limits:
     """
 
     vcpus: int = within(1, least=1)
-    memory_bytes: int = within(512 * 1024**2, least=1024**2)
+    memory_bytes: int = within(512 * 1024**2, least=LEAST_MEMORY_BYTES)
     pids: int = within(512, least=1)
     disk_bytes: int = within(1024**3, least=1024**2)
     budget: Budget = "inclusive"

@@ -151,7 +151,7 @@ def company(deployer: Deployer, trial: PlannedTrial, treatment: Treatment, notes
             companions = []
             for number, (called, work) in enumerate(treatment.beside.items(), 1):
                 name, ports, slot = f"{trial.id}-beside{number}", work.service.ports, SLOTS - number
-                instance = stack.enter_context(deployer.deployed(name, trial.arm, treatment.limits, ports, slot=slot))
+                instance = stack.enter_context(deployer.deployed(name, trial, treatment.limits, ports, slot=slot))
                 companions.append(stack.enter_context(_served(called, work, instance, deployer.client(name), notes)))
 
         def save() -> None:

@@ -21,7 +21,7 @@ from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
 from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
-from virtoll.record.model import Arm, PlannedTrial
+from virtoll.record.model import CONFIGURATION, Arm, PlannedTrial
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
@@ -57,25 +57,35 @@ class Deployer:
     ) -> Instance:
         """A trial's own instance, in slot 0, for as long as ``stack`` is open; phases and facts are noted."""
         with notes.phase("session"):
-            self._open_session(make_platform(trial.arm), trial.arm)
+            self._open_session(make_platform(trial.arm), trial)
         with notes.phase("deploy"):
-            instance = stack.enter_context(self.deployed(trial.id, trial.arm, limits, ports))
+            instance = stack.enter_context(self.deployed(trial.id, trial, limits, ports))
         notes.facts.update(instance.facts)
         notes.believes.update(instance.agent.facts())
         return instance
 
     @contextmanager
     def deployed(
-        self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int = 0, site: Site | None = None
+        self,
+        name: str,
+        trial: PlannedTrial,
+        limits: Limits,
+        ports: tuple[Port, ...],
+        *,
+        slot: int = 0,
+        site: Site | None = None,
     ) -> Iterator[Instance]:
-        """One instance of an arm. ``slot`` tells instances apart that live at one time; ``site``: where, if not at the
-        SUT.
+        """One instance of a trial's arm, from its configuration's image. ``slot`` tells instances apart that live at
+        one time; ``site``: where, if not at the SUT.
         """
-        lab = replace(self.lab.at(site or self.lab.sut), slot=slot)
+        lab, arm, image = replace(self.lab.at(site or self.lab.sut), slot=slot), trial.arm, self._image(trial)
         with _deployed(
-            lab, name, make_platform(arm), self.images.instance, network=arm.network, limits=limits, ports=ports
+            lab, name, make_platform(arm), image, network=arm.network, limits=limits, ports=ports
         ) as instance:
             yield instance
+
+    def _image(self, trial: PlannedTrial) -> Image:
+        return self.images.of(str(trial.condition.get(CONFIGURATION, "")))
 
     @contextmanager
     def sliced(self, trial: PlannedTrial, first: Instance, limits: Limits, wanted: Slices) -> Iterator[list[Slice]]:
@@ -86,7 +96,7 @@ class Deployer:
 
             def deployed(end: str, slot: int, site: Site) -> Instance:
                 name = f"{trial.id}-{end}"
-                return stack.enter_context(self.deployed(name, trial.arm, limits, (), slot=slot, site=site))
+                return stack.enter_context(self.deployed(name, trial, limits, (), slot=slot, site=site))
 
             for channel in between:
                 number = channel.index + 1
@@ -142,11 +152,14 @@ class Deployer:
             server.hold(instance, contents)
             yield server.start(instance, None)
 
-    def _open_session(self, platform: Platform, arm: Arm) -> None:
-        """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""
-        shared = f"{platform.name} {arm.settings}"
+    def _open_session(self, platform: Platform, trial: PlannedTrial) -> None:
+        """What the platform's deployments of an image share is made once a run, and is not part of anyone's
+        deployment.
+        """
+        image = self._image(trial)
+        shared = f"{platform.name} {trial.arm.settings} {image.digest}"
         if shared not in self._open:
-            self.sessions.enter_context(platform.session(self.lab, self.images.instance))
+            self.sessions.enter_context(platform.session(self.lab, image))
             self._open.add(shared)
 
 

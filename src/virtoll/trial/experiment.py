@@ -210,7 +210,7 @@ class LabExperiment:
     ) -> Place:
         def another(number: int) -> AbstractContextManager[Instance]:
             slot = first_free_slot(treatment.slices) + number - 1
-            return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, treatment.limits, (), slot=slot)
+            return self.deployer.deployed(f"{trial.id}-{number}", trial, treatment.limits, (), slot=slot)
 
         return Place(instance, self.deployer.client(trial.id, of=instance), deployment, another, slices)
 

@@ -150,7 +150,7 @@ def beside(
     with ExitStack() as stack:
         with notes.phase("neighbour"):
             name = f"{trial.id}-neighbour"
-            neighbour = stack.enter_context(deployer.deployed(name, trial.arm, limits, (), slot=SLOT))
+            neighbour = stack.enter_context(deployer.deployed(name, trial, limits, (), slot=SLOT))
             client = deployer.client(name)
         disturbance = Disturbance(neighbour, client, make_aggressor(plan.aggressor), plan)
         with ExitStack() as watched:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from virtoll.lab.slices import Slices
 from virtoll.lab.throttle import NO_THROTTLE, Throttle
 from virtoll.loads.base import Load, loads
 from virtoll.probes.base import Probe, probes
-from virtoll.record.model import PROBE
+from virtoll.record.model import CONFIGURATION, PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Generators, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
@@ -54,6 +54,7 @@ class Treatment:
     beside: Mapping[str, Driven] = field(default_factory=dict)  # the other servers at work meanwhile, by name
     generators: int = 1  # that load the service together
     watched_s: float = 0.0  # for how long the trial is watched at the most, about; 0: nobody knows
+    configuration: str = ""  # of a study that sets two against each other
 
     @property
     def inside_rate_per_s(self) -> float:
@@ -89,12 +90,22 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         beside={name: _driven(study, other, study.values(other)) for name, other in others(study, condition).items()},
         generators=settings_of(Generators, "generators", values).count if PROBE not in condition else 1,
         watched_s=watched_seconds(study, condition),
+        configuration=str(condition.get(CONFIGURATION, "")),
     )
 
 
 def treatments(study: Study) -> list[Treatment]:
     """Every deployment's treatment, in the plan's order of conditions."""
     return [treatment_of(study, condition) for condition in conditions(study)]
+
+
+def services_by_configuration(asked: Iterable[Treatment]) -> dict[str, list[Service]]:
+    """The services under test of each configuration; all are of "" where a study has none."""
+    found: dict[str, list[Service]] = {}
+    for each in asked:
+        if isinstance(each.work, Driven):
+            found.setdefault(each.configuration, []).append(each.work.service)
+    return found
 
 
 def slower(study: Study) -> str:

@@ -13,6 +13,7 @@ from virtoll.run.request import Request, read
 _OF_ARMS = (
     *(
         "platforms",
+        "memory",
         "blocks",
         "budget",
         "decide",
@@ -44,6 +45,7 @@ def do(arguments: argparse.Namespace) -> int:
             study=arguments.study,
             quick=arguments.quick,
             platforms=arguments.platforms,
+            memory_bytes=arguments.memory,
             blocks=arguments.blocks,
             budget_s=arguments.budget,
             seed=arguments.seed,
