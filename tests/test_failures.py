@@ -114,7 +114,7 @@ def processes(name: str, state: Path) -> list[int]:
         try:
             inside = any(line.split(":", 2)[2].strip("/").startswith(tuple(groups))
                          for line in (entry / "cgroup").read_text().splitlines())  # fmt: skip
-            if inside and (entry / "comm").read_text().strip() == name:
+            if inside and (entry / "comm").read_bytes().strip() == name.encode():
                 found.append(int(entry.name))
         except (OSError, IndexError):
             continue
