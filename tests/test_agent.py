@@ -374,6 +374,7 @@ def test_a_dead_agent_is_named(process: subprocess.Popen[bytes], client: AgentCl
 def test_no_agent_at_all() -> None:
     argv = ["sh", "-c", "echo Kernel panic - not syncing; exec sleep 600"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         select.select([process.stdout], [], [])  # it has spoken: its time has not begun yet
         with pytest.raises(AgentError, match=r"hello: no agent answered within 0.5 s\n  heard: Kernel panic"):
             AgentClient(PipeStream(process), timeout_s=0.5)
