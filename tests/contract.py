@@ -42,7 +42,7 @@ PORT = 8080
 PORTS = (Port(PORT), Port(PORT, "udp"), Port(20_000, "udp", 20_003))
 UNASKED = Port(20_004, "udp")  # a server listens there, too
 BULK_BYTES = 4 * 1024**2  # each way: a driver that cuts large segments shows from 100 kB on
-BULK_LIMIT_S = 20.0
+HANGING_S = 600.0  # no answer takes so long
 PACKAGES = ("nginx", "squid")  # the proxy study's set, so that its image is in the cache already
 
 _NGINX = f"""daemon off; error_log stderr; pid /tmp/nginx.pid;
@@ -59,17 +59,11 @@ http {{
   }}
 }}
 """
-_GET = f"""import socket, sys, time
-for attempt in range(200):  # a user-mode network takes the connection and resets it while nobody listens inside
-    try:
-        s = socket.create_connection((sys.argv[1], {PORT}), 5)
-        s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-        data = b""
-        while chunk := s.recv(4096): data += chunk
-        if data: break
-    except OSError:
-        pass
-    time.sleep(0.05)
+_GET = f"""import socket, sys
+s = socket.create_connection((sys.argv[1], {PORT}), {HANGING_S})
+s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+data = b""
+while chunk := s.recv(4096): data += chunk
 print(data.decode())
 """
 _ECHO = f"""import http.server, socketserver
@@ -86,7 +80,7 @@ print("listening", flush=True)
 server.handle_request()
 """
 _POST = f"""import http.client, os, signal, sys
-signal.alarm({BULK_LIMIT_S:.0f})  # for all of it; a socket's time-out is for each step
+signal.alarm({HANGING_S:.0f})  # for all of it; a socket's time-out is for each step
 sent = os.urandom({BULK_BYTES})
 connection = http.client.HTTPConnection(sys.argv[1], {PORT})
 connection.request("POST", "/echo", sent)
@@ -181,11 +175,17 @@ def datagrams_are_answered(lab: Lab, instance: Instance, source: int = 0) -> Non
 
 @contextmanager
 def _serving(instance: Instance, word: str) -> Iterator[None]:
-    """A server inside that answers with ``word`` and is still alive at the end of the block."""
+    """A server inside that answers with ``word`` and is still alive at the end of the block.
+
+    It listens from the beginning on: till then a user-mode network takes a connection and resets it.
+    """
     instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
     instance.agent.put("/srv/contract/index.html", word.encode())
     server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
     try:
+        while not instance.agent.listening(PORT):
+            assert instance.agent.alive(server)
+            time.sleep(0.01)
         yield
         assert instance.agent.alive(server)
     except AssertionError as error:
@@ -241,6 +241,7 @@ def _asked(lab: Lab, instance: Instance, script: str) -> str:
         [sys.executable, "-c", script, instance.attachment.endpoint_address],
         confinement=Confinement(netns=lab.generator.netns),
         check=False,
+        timeout_s=2 * HANGING_S,
     )
     return done.text + done.stderr.decode()
 
@@ -401,7 +402,7 @@ def memory_limit_ends_it(instance: Instance) -> None:
 
 def pids_limit_holds(instance: Instance) -> None:
     """Some processes can be started, more than the limit cannot."""
-    script = 'i=0; while [ $i -lt "$1" ]; do sleep 20 >/dev/null 2>&1 & i=$((i+1)); done'
+    script = 'i=0; while [ $i -lt "$1" ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); done'
     assert instance.agent.run(["sh", "-c", script, "sh", "8"]).returncode == 0
     refused = instance.agent.run(["sh", "-c", script, "sh", str(2 * instance.limits.pids)])
     assert refused.returncode != 0

@@ -42,16 +42,12 @@ _DIRECTORIES = (
 )
 _SHARED_DIRECTORIES = {"/tmp": "virtoll-", "/var/tmp": "virtoll-", "/dev/shm": "", "/run": "virtoll"}
 _LOCKS = ("/tmp/virtoll-tests.lock", "/tmp/virtoll-machine.lock")  # of tests: made once, and never removed
-# Kinds whose things bear no lab's tag: other labs' cannot be told from ours.
-_UNTAGGED = frozenset({"shared memory", "shared directories", "routes", "tracked connections"})
+_OURS = frozenset({"processes", "rules"})  # kinds whose things bear no tag and are ours: by a mark; labs have none
 _KEPT = ("firewall", "settings", "rules")  # kinds of which nothing may be missing afterwards
 _LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in what a lab names
 
 _LABS_NETWORK = re.compile(r"=198\.1[89]\.")  # 198.18.0.0/15, in an entry of connection tracking
 TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")  # who speaks with whom, in an entry of connection tracking
-
-# What is mounted for no lab alone: in an image that somebody is building; where all labs' namespaces have their names.
-_OF_NO_LAB = re.compile(r"/\.bootstrap-|^/run/netns \(")
 
 Snapshot = dict[str, frozenset[str]]
 
@@ -80,7 +76,8 @@ def snapshot() -> Snapshot:
 def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
     """One line for each thing that has come; for firewall, settings and rules also what has gone.
 
-    What a lab does that was there before is none of ours; with a ``tag``, so is what any other lab does. A setting that
+    What a lab does that was there before is none of ours. With a ``tag`` ours is what that lab does, and what no lab
+    may: other tests come and go meanwhile, and the check at the end of all tests is about everything. A setting that
     was not there came with a module of the kernel, which nobody unloads.
     """
     there = {name.split("-")[1] for name in before["network namespaces"] if name.startswith("vt-")}
@@ -88,13 +85,11 @@ def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
     lines = [
         f"left behind: {kind}: {thing}"
         for kind in after
-        if not (tag and kind in _UNTAGGED)
         for thing in sorted(after[kind] - before[kind])
-        if not (tag and _OF_NO_LAB.search(thing))
         if not (kind == "settings" and _setting(thing) not in known)
-        if not (labs := set(_LAB.findall(thing))) or (labs <= {tag} if tag else not labs <= there)
+        if (kind in _OURS or tag in _tags(thing) if tag else not (_tags(thing) and _tags(thing) <= there))
     ]
-    for kind in _KEPT:
+    for kind in _KEPT if not tag else _OURS.intersection(_KEPT):
         lines += [f"gone: {kind}: {thing}" for thing in sorted(before[kind] - after[kind])]
     return lines
 
@@ -107,9 +102,16 @@ def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = 30.0)
         time.sleep(0.1)
 
 
+def _tags(thing: str) -> set[str]:
+    """Of the labs that it is named after."""
+    return set(_LAB.findall(thing))
+
+
 def _names(directory: str) -> list[str]:
-    path = Path(directory)
-    return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    try:
+        return [entry.name for entry in Path(directory).iterdir()]
+    except OSError:  # there is none, or no more
+        return []
 
 
 def _links() -> list[str]:
@@ -138,7 +140,10 @@ def _cgroups() -> Iterator[str]:
 
 def _holds_labs(group: Path, top: Path) -> bool:
     """virtoll's own top group, which all labs share: it is nobody's as long as a lab is in it."""
-    return group == top / "virtoll" and any(entry.is_dir() for entry in group.iterdir())
+    try:
+        return group == top / "virtoll" and any(entry.is_dir() for entry in group.iterdir())
+    except OSError:  # it has just gone
+        return True
 
 
 def _pids(group: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Images
 from virtoll.lab.base import Lab
-from virtoll.lab.slices import Slices
+from virtoll.lab.slices import Slices, channels
 from virtoll.platforms.base import Instance, platforms
 from virtoll.probes.base import Place
 from virtoll.record.model import Arm, PlannedTrial
@@ -58,3 +59,11 @@ def place(
             raise NotImplementedError
 
         yield Place(first, deployer.client(trial.id), [], contextmanager(another), slices)
+
+
+def assert_shaped(lab: Lab) -> None:
+    """Each channel, in both nodes, has a shaper of its own with the slices' rate."""
+    for netns in (lab.sut.netns, lab.generator.netns):
+        queues = json.loads(lab.host.run(["tc", "-n", netns, "-json", "qdisc"]).text)
+        rates = {one["dev"]: 8 * one["options"]["rate"] for one in queues if one["kind"] == "tbf"}
+        assert rates == {one.device: RATE_BIT_PER_S for one in channels(Slices(2, RATE_BIT_PER_S))}

@@ -85,9 +85,9 @@ while True:
 
 _ASK = """
 import socket, sys, time
+start = time.monotonic()  # before anything can be on its way
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
     answer = b""
-    start = time.monotonic()
     connection.sendall(b"?")
     while data := connection.recv(1 << 20):
         answer += data

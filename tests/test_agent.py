@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -373,6 +374,8 @@ def test_a_dead_agent_is_named(process: subprocess.Popen[bytes], client: AgentCl
 def test_no_agent_at_all() -> None:
     argv = ["sh", "-c", "echo Kernel panic - not syncing; exec sleep 600"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        select.select([process.stdout], [], [])  # it has spoken: its time has not begun yet
         with pytest.raises(AgentError, match=r"hello: no agent answered within 0.5 s\n  heard: Kernel panic"):
             AgentClient(PipeStream(process), timeout_s=0.5)
         process.kill()
@@ -554,9 +557,9 @@ def test_many_samples_come_in_pages(client: AgentClient) -> None:
 def test_a_source_that_vanishes_is_missing_not_zero(client: AgentClient) -> None:
     with subprocess.Popen(["sleep", "600"]) as victim:
         client.start_sampling([Source("victim", "pidstat", f"/proc/{victim.pid}/stat")], 50)
-        time.sleep(0.2)
+        client.sample_now()
         victim.kill()
-    time.sleep(0.2)
+    client.sample_now()
     values = client.collect().counters["victim.cpu.usage_ns"]
     assert values[0] is not None
     assert values[-1] is None

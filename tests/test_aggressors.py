@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 import contract
 from contract import deployed, nothing_left
 from leaks import snapshot
+from network_place import own_ports
 from virtoll.agent.base import StreamError
 from virtoll.aggressors import base
 from virtoll.aggressors.base import Aggressor, AggressorError, Place, aggressors
@@ -53,14 +52,8 @@ BRIEFLY_NS = 200 * 10**6
 PATIENCE_S = 120.0
 
 
-def free_port() -> int:
-    """A port that is free, and that nobody is given who asks for any: below those that Linux gives away."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 30_000)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
-            one.bind(("0.0.0.0", port))
-            return port
-
+_HELD = ExitStack()  # until this process ends
+PORT = _HELD.enter_context(own_ports())
 
 # Within caps so small that none is a bomb where nothing limits this test.
 TAME: list[Aggressor] = [
@@ -68,7 +61,7 @@ TAME: list[Aggressor] = [
     Disk(DiskCaps(most_bytes=2 * MIB)),
     Fork(ForkCaps(most_processes=8)),
     Memory(MemoryCaps(most_bytes=4 * MIB)),
-    NetReceive(ReceiveCaps(port=free_port(), rate_bit_per_s=10**6)),
+    NetReceive(ReceiveCaps(port=PORT, rate_bit_per_s=10**6)),
     NetSend(FloodCaps(rate_bit_per_s=10**6)),
     Polite(),
     Timer(TimerCaps(threads=2)),
@@ -182,7 +175,7 @@ def test_an_error_of_our_own_is_passed_on(place: Place, monkeypatch: pytest.Monk
 
 
 def test_a_floods_log_that_is_none_is_its_reason(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = NetReceive(ReceiveCaps(port=free_port(), rate_bit_per_s=10**6)).start(place, FOR_LONG_NS)
+    running = NetReceive(ReceiveCaps(port=PORT, rate_bit_per_s=10**6)).start(place, FOR_LONG_NS)
     assert running.flood is not None
     running.flood._log = place.client.directory / "another.log"
     running.flood._log.write_bytes(log_of(REPORT, counts=None))
@@ -351,7 +344,7 @@ def test_no_flood_no_aggressor(place: Place, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(place.neighbour.agent, "spawn", noted)
     monkeypatch.setattr("virtoll.aggressors.running.binary", lambda name: Path("/nowhere"))
     with pytest.raises(AggressorError, match="/nowhere"):
-        NetReceive(ReceiveCaps(port=free_port())).start(place, FOR_LONG_NS)
+        NetReceive(ReceiveCaps(port=PORT)).start(place, FOR_LONG_NS)
     assert not place.neighbour.agent.alive(spawned[0])
 
 

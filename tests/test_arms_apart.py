@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +17,14 @@ import pytest
 import contract
 import leaks
 from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
-from virtoll.platforms.base import Platform
+from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.native import Native
 from virtoll.record.model import Arm, PlannedTrial
@@ -92,7 +93,7 @@ class Arms:
             while True:
                 yield
                 contract.is_reached(lab, instance)
-                _become_still(lab)
+                _become_still(lab, instance)
 
 
 def _planned() -> list[PlannedTrial]:
@@ -146,12 +147,23 @@ def test_only_who_publishes_ports_has_rules_and_tracks_connections(
     assert "masquerade" in Seen.by(labs[PUBLISHED]).rules.lower()
 
 
-def _become_still(lab: Lab) -> None:
-    """Return when what was under way has arrived: the last segments of a connection that both ends have closed."""
+def _become_still(lab: Lab, instance: Instance) -> None:
+    """Return when the server has gone, which closes what it held open, and what was under way has arrived: the last
+    segments of a connection that both ends have closed.
+    """
+    group = Cgroup(instance.accounting.cgroup, hierarchies())
+    while any(_is_nginx(pid) for pid in group.pids()):
+        time.sleep(0.01)
     last = None
     while (now := Seen.by(lab).packets) != last:
         last = now
         time.sleep(_STILL_S)
+
+
+def _is_nginx(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        return Path(f"/proc/{pid}/comm").read_bytes() == b"nginx\n"
+    return False
 
 
 def _in_sut(lab: Lab, *argv: str) -> str:

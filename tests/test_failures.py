@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import held
 import leaks
 import undrawn
 from virtoll.hosts import ledger as ledgers
@@ -36,7 +35,7 @@ name = "nginx"
 name = "http"
 connections = 4
 time_limit = "{window}"
-warm_up = "0 s"
+warm_up = "{warm_up}"
 [limits]
 memory = "{memory}"
 [[arms]]
@@ -64,16 +63,32 @@ class Virtoll:
         for tag in tags:
             leaks.assert_nothing_left(self.before, tag)
 
-    def study(self, *, window: str = "300 ms", memory: str = "512 MiB", extra: str = "") -> Path:
+    def study(self, *, window: str = "300 ms", warm_up: str = "0 s", memory: str = "512 MiB", extra: str = "") -> Path:
         path = self.directory / "small.toml"
-        path.write_text(STUDY.format(window=window, memory=memory) + extra)
+        path.write_text(STUDY.format(window=window, warm_up=warm_up, memory=memory) + extra)
         return path
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "virtoll"] if self.draws else undrawn.ARGV
-        argv = [*command, *map(str, arguments)]
+    def kill(self, victim: str) -> None:
+        """All processes of this name."""
+        pids = processes(victim, self.directory / "state")
+        assert pids
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it ended with another of them
+                os.kill(pid, signal.SIGKILL)
+
+    def start(self, *arguments: str | Path, hold: int = 0) -> subprocess.Popen[str]:
+        """``hold``: it stops itself where the window of this number begins (`held`)."""
+        command = [sys.executable, "-m", "virtoll"] if self.draws else held.ARGV if hold else undrawn.ARGV
+        argv, environment = [*command, *map(str, arguments)], {**self.environment, held.WHERE: str(hold)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(argv, cwd=self.directory, env=self.environment, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(argv, cwd=self.directory, env=environment, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def held_in_a_window(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """A run that has begun its first window, and stands still there until it is told to go on (SIGCONT)."""
+        process = self.start(*arguments, hold=1)
+        wait_for_phase(process, "window")
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return process
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
@@ -114,7 +129,7 @@ def processes(name: str, state: Path) -> list[int]:
         try:
             inside = any(line.split(":", 2)[2].strip("/").startswith(tuple(groups))
                          for line in (entry / "cgroup").read_text().splitlines())  # fmt: skip
-            if inside and (entry / "comm").read_text().strip() == name:
+            if inside and (entry / "comm").read_bytes().strip() == name.encode():
                 found.append(int(entry.name))
         except (OSError, IndexError):
             continue
@@ -136,11 +151,11 @@ def test_a_small_study_from_file_to_report(virtoll: Virtoll) -> None:
 
 def test_ctrl_c_in_the_window_undoes_everything_and_can_be_resumed(virtoll: Virtoll) -> None:
     out = virtoll.directory / "out"
-    process = virtoll.start("run", virtoll.study(window="5 s"), "--out", out, "--json")
-    wait_for_phase(process, "window")
+    process = virtoll.held_in_a_window("run", virtoll.study(), "--out", out, "--json")
     tags = virtoll.tags()
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    process.send_signal(signal.SIGCONT)
+    _, stderr = process.communicate(timeout=1500)
     assert process.returncode == 130, stderr
     virtoll.assert_nothing_left(tags)
     assert [record["reason"] for record in virtoll.records(out)] == ["interrupted: by the user"]
@@ -152,7 +167,8 @@ def test_ctrl_c_in_the_window_undoes_everything_and_can_be_resumed(virtoll: Virt
 @pytest.mark.parametrize("phase", ["deploy", "window", "teardown"])
 def test_kill_9_leaves_what_clean_removes_and_the_run_goes_on(virtoll: Virtoll, phase: str) -> None:
     out = virtoll.directory / "out"
-    process = virtoll.start("run", virtoll.study(window="1 s"), "--out", out, "--json")
+    study = virtoll.study(window="1 s")
+    process = virtoll.start("run", study, "--out", out, "--json", hold=2)  # it has not ended, however late this comes
     wait_for_phase(process, phase)
     process.kill()
     process.communicate()
@@ -171,7 +187,7 @@ def test_kill_9_leaves_what_clean_removes_and_the_run_goes_on(virtoll: Virtoll, 
 def test_a_run_is_not_gone_on_with_beside_what_its_killed_self_left(virtoll: Virtoll) -> None:
     """Killed with three hogs at work: the next virtoll ends them before it measures, and says so."""
     out = virtoll.directory / "out"
-    study = virtoll.study(window="2 s", extra="[background]\nhogs = 3\n")
+    study = virtoll.study(window="600 s", extra="[background]\nhogs = 3\n")
     process = virtoll.start("run", study, "--out", out, "--json")
     wait_for_phase(process, "window")
     (tag,) = virtoll.tags()
@@ -222,12 +238,9 @@ def test_nothing_is_tried_measured_or_drawn_beside_another_virtoll(virtoll: Virt
 @pytest.mark.parametrize(("victim", "told"), [("squid", "answer"), ("virtoll-load", "load generator")])
 def test_a_killed_process_fails_its_trial_and_the_next_one_runs(virtoll: Virtoll, victim: str, told: str) -> None:
     out = virtoll.directory / "out"
-    process = virtoll.start("run", virtoll.study(window="2 s"), "--out", out, "--json")
-    wait_for_phase(process, "window")
-    pids = until(lambda: processes(victim, virtoll.directory / "state"))
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it ended with another of them
-            os.kill(pid, signal.SIGKILL)
+    process = virtoll.held_in_a_window("run", virtoll.study(warm_up="100 ms"), "--out", out, "--json")
+    virtoll.kill(victim)
+    process.send_signal(signal.SIGCONT)
     process.communicate(timeout=1500)
     first, second = virtoll.records(out)
     assert first["status"] in ("failed", "invalid")
@@ -265,6 +278,7 @@ def test_a_full_disk_stops_at_once_and_the_run_goes_on_when_there_is_room(virtol
 def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
     process = virtoll.start("run", virtoll.study(window="600 s"), "--out", virtoll.directory / "a", "--json")
     wait_for_phase(process, "window")
+    tags = virtoll.tags()
     second = virtoll.run("run", virtoll.study(), "--out", virtoll.directory / "b")
     assert second.returncode == 3
     assert f"process {process.pid}" in second.stderr
@@ -272,6 +286,8 @@ def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=1500)
     assert process.returncode == 130
+    assert [record["reason"] for record in virtoll.records(virtoll.directory / "a")] == ["interrupted: by the user"]
+    virtoll.assert_nothing_left(tags)
 
 
 @pytest.mark.parametrize("probe", ["round-trip", "connect", "unix-pipe", "disk-sync", "boot"])
@@ -310,15 +326,6 @@ def test_a_dry_run_changes_nothing(virtoll: Virtoll) -> None:
     assert not (virtoll.directory / "state").exists()
 
 
-def until(get: Callable[[], list[int]], within_s: float = 20.0) -> list[int]:
-    """The first true answer."""
-    deadline = time.monotonic() + within_s
-    while not (found := get()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
-    return found
-
-
 PROGRAMME = """\
 name = "small"
 blocks = 2
@@ -338,13 +345,11 @@ platform = "native"
 def test_an_instance_killed_in_a_probe_fails_that_trial_alone(virtoll: Virtoll) -> None:
     out, study = virtoll.directory / "out", virtoll.directory / "programme.toml"
     study.write_text(PROGRAMME)
-    process = virtoll.start("run", study, "--out", out, "--json")
-    wait_for_phase(process, "window")
+    process = virtoll.held_in_a_window("run", study, "--out", out, "--json")
     tags = virtoll.tags()
-    for pid in until(lambda: processes("agent", virtoll.directory / "state")):
-        with suppress(ProcessLookupError):  # it ended with another of them
-            os.kill(pid, signal.SIGKILL)
-    _, stderr = process.communicate(timeout=120)
+    virtoll.kill("agent")
+    process.send_signal(signal.SIGCONT)
+    _, stderr = process.communicate(timeout=1500)
     assert process.returncode == 1, stderr
     records = virtoll.records(out)
     assert [record["status"] for record in records] == ["failed", "valid", "valid", "valid", "valid", "valid"]

@@ -80,8 +80,8 @@ class Abroad:
         found = {}
         for entry in Path("/proc").iterdir():
             try:
-                line = (entry / "cmdline").read_text().replace("\0", " ")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                line = os.fsdecode((entry / "cmdline").read_bytes()).replace("\0", " ")  # of any bytes, as a name
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
             except OSError:
                 continue
             if entry.name.isdigit() and whom in line and str(self.place.directory) in line:

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from virtoll.errors import CommandError, HostError
+from virtoll.hosts import exchange, programs
 from virtoll.hosts import ledger as ledgers
-from virtoll.hosts import programs
 from virtoll.hosts.base import Completed
 from virtoll.hosts.interrupts import held_off, install
 from virtoll.hosts.local import LocalHost, end_session
@@ -35,12 +36,12 @@ from virtoll.platforms.requirements import bare
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def _wait_until_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while _is_running(pid):
         if time.monotonic() > deadline:
             return False
@@ -85,9 +86,25 @@ def test_the_path_of_programs_is_the_users_first_and_never_where_one_stands(monk
     assert programs.search_path() == "/opt/mine:/sbin:/usr/sbin"
 
 
-def test_time_out_ends_the_whole_session(host: LocalHost, tmp_path: Path) -> None:
+def _no_time_passes_before(monkeypatch: pytest.MonkeyPatch, words: bytes, ends: int = 0) -> None:
+    """Until a command's ``words`` have been read, and the ends of so many of its streams; then its time is over."""
+    heard: list[bytes] = []
+
+    def read(descriptor: int, length: int) -> bytes:
+        heard.append(os.read(descriptor, length))
+        return heard[-1]
+
+    def monotonic() -> float:
+        return 1e9 if words in b"".join(heard) and heard.count(b"") >= ends else 0.0
+
+    monkeypatch.setattr(exchange, "os", SimpleNamespace(read=read, write=os.write))
+    monkeypatch.setattr(exchange, "time", SimpleNamespace(monotonic=monotonic))
+
+
+def test_time_out_ends_the_whole_session(host: LocalHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The leader has ended, a child of it holds the pipe: it goes too."""
     file = tmp_path / "pid"
+    _no_time_passes_before(monkeypatch, b"partial")
     with pytest.raises(CommandError, match=r"no end within 0\.5 s"):
         host.run(["sh", "-c", f"sleep 1000 & echo $! >{file}; echo partial"], timeout_s=0.5)
     assert _wait_until_gone(int(file.read_text()))
@@ -423,7 +440,8 @@ def test_mounts_go_with_what_is_mounted_in_them(host: LocalHost, tmp_path: Path)
         host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
         (place / "inner").mkdir()
         host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place / "inner")])
-    assert "virtoll-test" not in Path("/proc/self/mountinfo").read_text()
+    mounts = map(mount_point, mount_lines(Path("/proc/self/mountinfo").read_bytes()))
+    assert [mount for mount in mounts if mount.startswith(str(place))] == []
 
 
 def _other_holder(lock: Path, *, code: str) -> subprocess.Popen[bytes]:
@@ -626,8 +644,10 @@ def test_much_goes_in_and_comes_out_at_once(host: LocalHost) -> None:
     assert host.run(["head", "-c", "10"], stdin=data).stdout == data[:10]
 
 
-def test_what_it_said_before_its_time_was_over_is_told(host: LocalHost) -> None:
+def test_what_it_said_before_its_time_was_over_is_told(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_time_passes_before(monkeypatch, b"words")
     with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
         host.run(["sh", "-c", "echo words >&2; exec sleep 600"], timeout_s=0.5)
+    _no_time_passes_before(monkeypatch, b"words", ends=2)
     with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
         host.run(["sh", "-c", "echo words; exec sleep 600 >&- 2>&-"], timeout_s=0.5)

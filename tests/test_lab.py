@@ -126,8 +126,16 @@ def test_the_sut_receives_on_the_instances_cpus_and_the_users_on_theirs(lab: Lab
 
 def _steered() -> dict[int, int]:
     """Packets that each CPU was sent by receive packet steering (the tenth column), since boot."""
-    rows = [line.split() for line in Path("/proc/net/softnet_stat").read_text().splitlines()]
-    return {int(row[12], 16) if len(row) > 12 else cpu: int(row[9], 16) for cpu, row in enumerate(rows)}
+    return {int(row[12], 16) if len(row) > 12 else cpu: int(row[9], 16) for cpu, row in enumerate(_softnet())}
+
+
+def _dropped() -> int:
+    """Packets that a CPU had no room for in its queue (the second column), since boot."""
+    return sum(int(row[1], 16) for row in _softnet())
+
+
+def _softnet() -> list[list[str]]:
+    return [line.split() for line in Path("/proc/net/softnet_stat").read_text().splitlines()]
 
 
 @pytest.mark.machine
@@ -203,13 +211,19 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
 
 @pytest.mark.machine
 def test_a_lost_packet_is_seen_and_ordinary_traffic_is_no_loss(lab: Lab) -> None:
-    before = losses(lab)
-    with standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000):
-        standin.ask(lab, lab.generator.netns, ORIGIN_ADDRESS, 80)
-    assert losses(lab) == before
+    dropped = -1
+    while _dropped() != dropped:  # by a CPU that had no room: on a busy machine that is a loss, and told as one
+        dropped, before = _dropped(), losses(lab)
+        with standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000):
+            standin.ask(lab, lab.generator.netns, ORIGIN_ADDRESS, 80)
+        after = losses(lab)
+    assert after == before
     # A frame of the experimental type 88b5, which nothing in the SUT takes.
     lab.host.run([sys.executable, "-c", _STRANGE_FRAME], confinement=Confinement(netns=lab.origin.netns))
-    assert losses(lab) == before | {"sut org0 rx_dropped": before["sut org0 rx_dropped"] + 1}
+    deadline = time.monotonic() + 600
+    while (now := losses(lab)) == before and time.monotonic() < deadline:  # another CPU may take it, later
+        time.sleep(0.01)
+    assert now == before | {"sut org0 rx_dropped": before["sut org0 rx_dropped"] + 1}
 
 
 _HOLDER = """

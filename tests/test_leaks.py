@@ -25,7 +25,8 @@ sport=53 dport=1198 mark=0 zone=0 use=2
 
 def machine(**kinds: set[str]) -> Snapshot:
     """A machine on which there is nothing but this."""
-    nothing: Snapshot = {kind: frozenset() for kind in (*leaks._KEPT, *leaks._UNTAGGED, "network namespaces")}
+    others = ("network namespaces", "mounts", "directories", "processes", "tracked connections")
+    nothing: Snapshot = {kind: frozenset() for kind in (*leaks._KEPT, *others)}
     return nothing | {kind.replace("_", " "): frozenset(things) for kind, things in kinds.items()}
 
 
@@ -52,6 +53,25 @@ def test_whose_a_tracked_connection_is_cannot_be_told_among_several_labs() -> No
     after = machine(tracked_connections={"udp src=198.18.1.2"})
     assert differences(machine(), after) == ["left behind: tracked connections: udp src=198.18.1.2"]
     assert differences(machine(), after, tag="ab12") == []
+
+
+def test_of_a_lab_is_what_bears_its_tag_and_what_no_lab_may_do() -> None:
+    """Not another test's mount, lock or setting, which were taken for it."""
+    before = machine(settings={"net/a = 1"}, rules={"inet 7"})
+    after = machine(
+        mounts={"/tmp/small-disk (tmpfs)", "/run/netns (tmpfs)", "/run/netns/vt-ab12-sut (nsfs)"},
+        directories={"/run/lxc/lock", "/var/lib/lxc/vt-cd34-instance", "/var/lib/lxc/vt-ab12-instance"},
+        settings={"net/a = 2"},
+        processes={"77 sleep 1000"},
+        rules={"inet 8"},
+    )
+    assert sorted(differences(before, after, tag="ab12")) == [
+        "gone: rules: inet 7",
+        "left behind: directories: /var/lib/lxc/vt-ab12-instance",
+        "left behind: mounts: /run/netns/vt-ab12-sut (nsfs)",
+        "left behind: processes: 77 sleep 1000",
+        "left behind: rules: inet 8",
+    ]
 
 
 def test_the_contract_takes_for_its_own_what_bears_no_labs_tag_and_is_nobody_elses() -> None:

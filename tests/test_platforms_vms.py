@@ -10,6 +10,7 @@ import socket
 import stat
 import struct
 import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -85,13 +86,6 @@ def parent(pid: int) -> int | None:
         return None
 
 
-def is_accounted_for(instance: Instance) -> None:
-    """What it burns is booked in its cgroup. A guest takes time the host gave to others for its own: hence a part."""
-    before_ns = contract._cpu_ns(instance.accounting.cgroup)
-    burnt = instance.agent.burn(1, 500)
-    assert contract._cpu_ns(instance.accounting.cgroup) - before_ns >= 0.05 * burnt["cpu_ns"]
-
-
 # A boot takes longer than most of what is looked at, under emulation many times as long: a guest is looked at in more
 # than one way, as far as one leaves the others what they need.
 
@@ -112,7 +106,8 @@ def test_it_answers_keeps_root_inside_and_its_limits_and_a_killed_monitor_is_not
         if isinstance(place.platform, Uml):
             is_jailed(instance)
         assert instance.hosts_tasks_each == (instance.platform == "uml")
-        is_accounted_for(instance)
+        # A guest takes time that the host gave to others for its own.
+        contract.is_accounted_for(replace(instance, counts_cpu_time=False))
         contract.cpu_limit_holds(instance)
         contract.memory_limit_holds(instance)
         contract.disk_limit_holds(instance)
@@ -145,17 +140,20 @@ def test_what_a_guest_prints_is_bounded_and_it_leaves_nothing(place: Place) -> N
         assert told.stdout == b"ended\n", told.stderr
         contract.log_is_bounded(instance.accounting.directory / "console.log", b"\n3999 ")
         instance.agent.spawn(["sleep", "1000"])
-    left = leaks.differences(before, leaks.snapshot())
-    assert [line for line in left if place.lab.run_tag in line or "processes" in line] == []
-    assert _shared_memory() <= shared_memory
+    contract.nothing_left(place.lab, before)
+    deadline = time.monotonic() + 300
+    while not _shared_memory() <= shared_memory:  # what others have there comes and goes
+        assert time.monotonic() < deadline, _shared_memory() - shared_memory
+        time.sleep(0.1)
 
 
 def its_monitor_knows_nothing(instance: Instance) -> None:
     """Root inside may read all of a monitor that he holds, and leave his limit of processes."""
     group = Cgroup(instance.accounting.cgroup, hierarchies())
     for pid in group.pids():
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        assert {one.partition(b"=")[0] for one in environment} <= {b"", b"PATH", b"HOME", b"TMPDIR"}
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert {one.partition(b"=")[0] for one in environment} <= {b"", b"PATH", b"HOME", b"TMPDIR"}
     assert int((group.directory("pids") / "pids.max").read_text()) < 1000
 
 
@@ -163,9 +161,11 @@ def helpers_leave_the_instances_cpus(lab: Lab, instance: Instance) -> None:
     assert instance.agent.facts()["cpus"] == 1
     instance.agent.burn(1, 300)
     busy = monitor_pid(instance)
-    where = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{busy}/task").iterdir()}
-    for pid in Cgroup(instance.accounting.cgroup, hierarchies()).pids():
-        where[pid] = os.sched_getaffinity(pid)
+    threads = [int(task.name) for task in Path(f"/proc/{busy}/task").iterdir()]
+    where = {}
+    for task in (*threads, *Cgroup(instance.accounting.cgroup, hierarchies()).pids()):
+        with suppress(ProcessLookupError):  # it has just ended
+            where[task] = os.sched_getaffinity(task)
     assert set(map(frozenset, where.values())) == {lab.sut.cpus, lab.generator.cpus}
 
 
@@ -174,7 +174,7 @@ def when_stopped_it_does_nothing_and_keeps_the_time(instance: Instance) -> None:
     group = Cgroup(instance.accounting.cgroup, hierarchies())
     before = instance.agent.clock()
     with instance.stopped():
-        while {state(thread) for thread in Path(f"/proc/{monitor}/task").iterdir()} != {"T"}:
+        while {state(thread) for thread in Path(f"/proc/{monitor}/task").iterdir()} - {""} != {"T"}:
             time.sleep(0.001)
         used_ns = group.cpu_ns()
         time.sleep(1.5)
@@ -223,8 +223,11 @@ def _shared_memory() -> set[Path]:
 
 
 def state(thread: Path) -> str:
-    """Its letter in proc(5)."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    """Its letter in proc(5); none of one that has just ended."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_an_interrupt_right_after_the_stop_leaves_nothing_stopped() -> None:

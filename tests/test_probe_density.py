@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 
 import contract
 import leaks
-from virtoll.agent import ClockOffset
+from virtoll.agent import Agent, ClockOffset
 from virtoll.errors import AgentError, PlatformError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
@@ -36,6 +37,7 @@ from virtoll.probes.density import Density, DensitySettings
 from virtoll.probes.footprint import MIB
 from virtoll.probes.idle import Idle, IdleSettings
 from virtoll.record.model import Phase
+from virtoll.services import daemon
 from virtoll.services.nginx import Nginx
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
@@ -277,7 +279,7 @@ PLATFORMS: dict[str, Platform] = {
     "uml": Uml(),
     "qemu-tcg": QemuTcg(),
 }
-BOOT = BootSettings(deadline_ns=30_000_000_000)
+BOOT = BootSettings(deadline_ns=600_000_000_000)
 IDLE = IdleSettings(windows=1, time_ns=100_000_000, settle_ns=0)
 DENSITY = DensitySettings(most=3, floor_bytes=1, settle_ns=0)
 
@@ -344,12 +346,21 @@ def _looked_at(result: ProbeResult, name: str) -> None:
 def test_a_service_that_does_not_come_is_told_with_its_log(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def tail_of_whole(agent: Agent, log: str) -> str:
+        """When nginx has said why, however late."""
+        deadline = time.monotonic() + 600
+        while b"nonsense" not in agent.get(log) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return log_tail(agent, log)
+
+    log_tail = daemon.log_tail
+    monkeypatch.setattr(daemon, "log_tail", tail_of_whole)
     monkeypatch.setattr(Nginx, "configuration", lambda _self: "nonsense;")
     before = leaks.snapshot()
     with ExitStack() as stack:
         place = _place(lab, PLATFORMS["native"], stack, tmp_path)
         with pytest.raises(ProbeError, match=r'(?s)did not answer.*unknown directive "nonsense"') as raised:
-            Boot(BootSettings(deadline_ns=3_000_000_000)).run(place)  # time enough to say why
+            Boot(BootSettings(deadline_ns=1_000_000_000)).run(place)
         assert raised.value.kind == "peer"
         contract.answers(place.instance)
     contract.nothing_left(lab, before)

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -119,7 +120,10 @@ def test_nothing_is_left_of_a_probe_that_is_killed(tmp_path: Path) -> None:
 
 def has_a_nameless_file(pid: int, directory: Path) -> bool:
     """Whether a process holds a file in this directory that has been unlinked."""
-    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            links.append(str(entry.readlink()))
     return any(link.startswith(str(directory)) and link.endswith("(deleted)") for link in links)
 
 

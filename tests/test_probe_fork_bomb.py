@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
 from virtoll.lab.wiring import free_tag
-from virtoll.platforms.base import platforms
+from virtoll.platforms.base import Instance, platforms
 from virtoll.probes import fork_bomb
 from virtoll.probes.base import Place, ProbeError, Slice
 from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings, jain
@@ -112,17 +113,30 @@ def stop_all(group: Cgroup) -> None:
 def test_a_slice_that_falls_silent_is_killed_and_told(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A frozen instance stands for one whose agent gets no CPU."""
-    monkeypatch.setattr(fork_bomb, "_PATIENCE_S", 1.0)
+    """A frozen instance stands for one whose agent gets no CPU. It is given up when all others have answered."""
+    monkeypatch.setattr(fork_bomb, "_PATIENCE_S", 600.0)
     with sliced.place(lab, "native", tmp_path) as place:
-        group = Cgroup(place.slices[1].near.accounting.cgroup, hierarchies())
-        real = fork_bomb._answered_s
+        frozen = place.slices[1].near
+        group = Cgroup(frozen.accounting.cgroup, hierarchies())
+        real_answered, real_runs = fork_bomb._answered_s, fork_bomb._runs
+        have_answered = threading.Semaphore(0)
 
         def answered(place: Place, bombed: list[Slice]) -> dict[str, float | None]:
             stop_all(group)
-            return real(place, bombed)
+            return real_answered(place, bombed)
+
+        def runs(instance: Instance) -> None:
+            if instance is not frozen:
+                real_runs(instance)
+                have_answered.release()
+                return
+            for _ in range(2 * len(place.slices) - 1):
+                assert have_answered.acquire(timeout=600)
+            with instance.agent.within(0.1):
+                real_runs(instance)
 
         monkeypatch.setattr(fork_bomb, "_answered_s", answered)
+        monkeypatch.setattr(fork_bomb, "_runs", runs)
         result = ForkBomb(SHORT).run(place)
         assert result.facts["answered_s"]["near 2"] is None
         assert result.facts["answered_s"]["near 1"] is not None

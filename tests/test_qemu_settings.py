@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -391,7 +392,10 @@ def test_a_guest_on_another_machine_keeps_the_contract_and_ends_when_it_resets(
         contract.disk_limit_holds(instance)
         contract.cpu_limit_holds(instance)
         monitor = monitor_pid(instance)
-        held = [os.readlink(fd) for fd in Path(f"/proc/{monitor}/fd").iterdir()]  # noqa: PTH115
+        held = []
+        for fd in Path(f"/proc/{monitor}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it has just been closed
+                held.append(os.readlink(fd))  # noqa: PTH115
         assert ("anon_inode:[io_uring]" in held) == (settings.disk_io == "io_uring")
         command = Path(f"/proc/{monitor}/cmdline").read_bytes().split(b"\0")
         assert command[command.index(b"-machine") + 1].startswith(settings.machine.encode())

@@ -206,7 +206,7 @@ def test_near_does_not_reach_the_far_of_another_slice(lab: Lab, slices: list[Sli
 @pytest.mark.machine
 def test_each_channel_has_its_rate_to_itself(lab: Lab, slices: list[Slice]) -> None:
     """That it comes near its rate is for an idle machine; that it has all of it, and no more, is so on each."""
-    assert _shapers(lab) == {one.device: RATE_BIT_PER_S for one in channels(Slices(2, RATE_BIT_PER_S))}
+    sliced.assert_shaped(lab)
     first, second = slices
     with _peer(first), _peer(second):
         before = _passed(lab)
@@ -220,17 +220,6 @@ def test_each_channel_has_its_rate_to_itself(lab: Lab, slices: list[Slice]) -> N
     assert len(together) == 2
     assert all(0 < each < 1.05 * RATE_BIT_PER_S for each in together), together
     assert all(after[at][way] > before[at][way] for at in range(2) for way in (0, 1))
-
-
-def _shapers(lab: Lab) -> dict[str, int]:
-    """The rate (bit/s) that each device's own shaper has, the same in both nodes."""
-    told = []
-    for netns in (lab.sut.netns, lab.generator.netns):
-        queues = json.loads(lab.host.run(["tc", "-n", netns, "-json", "qdisc"]).text)
-        told.append({one["dev"]: 8 * one["options"]["rate"] for one in queues if one["kind"] == "tbf"})
-    near, far = told
-    assert near == far
-    return near
 
 
 @pytest.mark.machine

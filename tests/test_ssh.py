@@ -239,9 +239,11 @@ def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Play
         played.becomes("root", f"lrwxrwxrwx 1 root root 0 Jan 1 00:00 {root}")
         listing = played.directory / "bin/ls"
         listing.write_text(f"#!/bin/sh\n[ ! -e /proc/{working.pid}/exe ] || cat {played.directory}/root\n")
-        ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
-        found = working.poll()
-        working.kill()
+        try:
+            ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
+            found = working.wait(60)
+        finally:
+            working.kill()
     assert found == -signal.SIGKILL
     assert not (real / "virtoll/run-1").exists()
 

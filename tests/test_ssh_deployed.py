@@ -88,7 +88,7 @@ def shared_connections(control: Path | None) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            words = (entry / "cmdline").read_text().split("\0")
+            words = os.fsdecode((entry / "cmdline").read_bytes()).split("\0")  # of any bytes
         except OSError:
             continue
         if entry.name.isdigit() and str(control) in words and "-N" in words:

@@ -23,8 +23,8 @@ class MediaServer(LoopbackServer):
     Pieces are answered in a ``manner``: *close*, one to a connection, which the server then closes; *leave*, the same
     without a word of it, the end coming with the last byte; *missing* 404, *junk* no HTTP, *hang-up* and *reset*
     without a word; *cut* after the half, *wrong* with one byte changed, *long* with one more; *silent* never, *trickle*
-    a byte now and then, *stall* with the first ``stall_at`` bytes, and no more until `let_go` is called. ``manners``
-    has one for each piece from the first asked for on, instead.
+    a byte now and then, *stall* with the first ``stall_at`` bytes, and no more until `let_go` is called (``stalled``
+    counts them). ``manners`` has one for each piece from the first asked for on, instead.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class MediaServer(LoopbackServer):
         self.asked: list[str] = []
         self.connections = 0
         self.over = threading.Event()
+        self.stalled = threading.Semaphore(0)
         self._lock = threading.Lock()
 
     @property
@@ -115,7 +116,7 @@ class _Connection(Connection):
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 1) + body + b"1")
             return True
         elif manner == "silent":
-            over.wait(60)
+            over.wait(600)
         elif manner == "trickle":
             self.wfile.write(head)
             for byte in body:
@@ -124,7 +125,8 @@ class _Connection(Connection):
                 self.wfile.write(bytes([byte]))
         elif manner == "stall":
             self.wfile.write(head + body[: self.server.stall_at])
-            over.wait(60)
+            self.server.stalled.release()
+            over.wait(600)
             self.wfile.write(body[self.server.stall_at :])
             return True
         return False  # "hang-up": not one byte

@@ -353,6 +353,7 @@ mod tests {
             _held: TcpStream::connect(listener.local_addr().unwrap()).unwrap(),
         };
         let over = AtomicBool::new(false);
+        let mut exchange = Exchange::new(link, Wait::Block, 16); // its socket outlives who sends to it
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
@@ -360,7 +361,7 @@ mod tests {
                     thread::sleep(Duration::from_millis(1));
                 }
             });
-            let answered = Exchange::new(link, Wait::Block, 16).once();
+            let answered = exchange.once();
             over.store(true, Relaxed);
             assert!(!answered.unwrap());
         });
