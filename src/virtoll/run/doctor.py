@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
@@ -18,7 +19,6 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.unstyled import plain
 
 State = Literal["ready", "missing", "impossible"]
-_SHOWN: dict[State, str] = {"ready": "[green]ready[/]", "missing": "[yellow]missing[/]", "impossible": "[dim]-[/]"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,12 @@ def examine(host: Host) -> MachineOffer:
 def show(offer: MachineOffer, console: Console) -> None:
     """Print the matrix, the remedies and the warnings."""
     table = Table(title="platform x network mode", title_justify="left", box=None, header_style="bold")
-    table.add_column("platform")
-    for heading in network_modes():
-        table.add_column(plain(heading), justify="center")
+    for heading, style in (("platform", ""), ("ready in", "green"), ("missing in", "yellow")):
+        table.add_column(heading, style=style)
     for name, one in offer.platforms.items():
-        table.add_row(plain(name), *(_SHOWN[one.modes[mode]] for mode in network_modes()))
+        table.add_row(plain(name), *(_modes(one, state) for state in ("ready", "missing")))
     console.print(table)
-    console.print("[dim]-: the platform cannot be attached in this way[/]")
+    console.print("[dim]in no other mode can the platform be attached[/]")
     for caveat, names in _caveats(offer).items():
         console.print(plain(f"{', '.join(names)}: {caveat}", "dim"))
     for name, one in offer.platforms.items():
@@ -84,6 +83,10 @@ def show(offer: MachineOffer, console: Console) -> None:
     for warning in offer.warnings:
         console.print("\n[yellow]note[/]", end=": ")
         console.print(plain(warning))
+
+
+def _modes(one: PlatformOffer, state: State) -> Text:
+    return plain(", ".join(mode for mode, its in one.modes.items() if its == state))
 
 
 def _caveats(offer: MachineOffer) -> dict[str, list[str]]:
