@@ -308,6 +308,34 @@ def test_a_condition_that_few_blocks_hold_leaves_intervals_true(counts: tuple[in
     assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
 
 
+@pytest.mark.parametrize(("blocks", "count"), [(10, 3), (6, 3), (10, 2)])
+def test_a_noisy_condition_that_few_blocks_hold_is_known_by_these(blocks: int, count: int) -> None:
+    """The one that lost trials scatters five times as much as the three others: by the counts alone 90 to 91 %."""
+    rng = np.random.default_rng(blocks + count)
+    covered, trials = 0, 4000
+    for _ in range(trials):
+        table = rng.normal(0, 0.03, (blocks, 4)) * np.array([5, 1, 1, 1])
+        table[rng.permutation(blocks)[count:], 0] = math.nan
+        summary = over_conditions(table)
+        assert summary is not None
+        covered += abs(summary.mean) <= summary.half_width()
+    assert covered / trials >= binomial_bounds(trials, 0.92 if count == 2 else 0.935)[0], f"{covered / trials:.1%}"
+
+
+def test_what_is_known_of_a_spread_is_no_more_for_variances_that_seem_to_differ() -> None:
+    """The quiet condition is the one that lost trials: its two blocks still count for as little as they did."""
+    table = np.random.default_rng(1).normal(0, 0.03, (10, 4)) * np.array([0.01, 1, 1, 1])
+    table[2:, 0] = math.nan
+    summary, whole = over_conditions(table), over_conditions(table[:, 1:])
+    assert summary is not None
+    assert summary.freedom < 3
+    assert whole is not None
+    assert whole.freedom == 9
+    still = over_conditions(np.where(np.isfinite(table), 0.1, math.nan))
+    assert still is not None
+    assert still.freedom == summary.freedom
+
+
 @pytest.mark.parametrize("rule", [Sequential(Decide(margin=0.05, looks=tuple(range(4, 21)))), AtAnyTime()])
 def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAnyTime) -> None:
     plain = Summary(0.0, 0.01, 10)
