@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
-from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.metrics import KNEE, Metric, load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
 from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
@@ -350,4 +350,17 @@ def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAny
 def test_how_many_times_slower_has_no_exponent(factor: float, words: str) -> None:
     summary = Summary(-math.log(factor), 0.001, 5)
     (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 1)], 0.03, "")
+    assert times(toll) == words
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "words"),
+    [
+        (Metric(KNEE, "Knee", "requests/s", "more"), 0.1, "10 × less"),
+        (_METRICS["cpu_s_per_1000"], 10.0, "10 × as much"),
+        (_METRICS["latency_p99_ms"], 10.0, "10 × slower"),
+    ],
+)
+def test_how_many_times_says_which_way(metric: Metric, factor: float, words: str) -> None:
+    (toll,) = judge_family(metric, [Row(LXC, None, Summary(math.log(factor), 0.001, 5), None, 1)], 0.03, "")
     assert times(toll) == words

@@ -17,14 +17,18 @@ NO_ANSWER = "There is no answer yet: no valid trial can be compared with native.
 
 
 def times(toll: Toll) -> str:
-    """``13 × slower`` or ``4.7 × as much`` where a percentage is hard to picture; else nothing."""
+    """``13 × slower``, ``4.7 × as much`` or (of a knee) ``10 × less`` where a percentage is hard to picture; else
+    nothing.
+    """
     if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
         return ""
     factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
     if toll.metric.group:
         words = worse(toll).partition(" [")[0]
         return words if "×" in words else ""
-    word = "slower" if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")) else "as much"
+    word = "less" if toll.metric.better == "more" else "as much"
+    if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")):
+        word = "slower"
     return f"{significant(factor) if factor < 99.5 else f'{factor:,.0f}'} × {word}" if factor >= 2 else ""
 
 
