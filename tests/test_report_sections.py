@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from virtoll.report import questions
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
+from virtoll.report.drawing import WIDE
 from virtoll.report.findings import Findings, find
+from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section, applying
 from virtoll.report.tables import Table
 
@@ -31,6 +35,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 # -- the seam ----------------------------------------------------------------------------------------------
 
 THEIRS = """
+from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 
@@ -275,3 +280,41 @@ def test_an_open_loop_without_percentiles_is_answered_in_the_mean(tmp_path: Path
     assert sentence.startswith("Latency of a transaction, mean (open loop), against native: ")
     assert "uml+routed costs" in sentence
     build_report(findings.run.directory)
+
+
+# -- a headline that may be 0 ------------------------------------------------------------------------------
+
+
+def lossy(directory: Path, factors: Mapping[str, list[Any]]) -> Path:
+    """A run of an open loop whose load tells by what it lost, in per cent; native lost nothing."""
+    run = write_run(directory, Recipe(arms=(NATIVE, DOCKER), factors=factors, blocks=3, bulk=False))
+    lines = (run / "trials.jsonl").read_text().splitlines()
+    records = [_lost(TrialRecord.model_validate_json(line), number) for number, line in enumerate(lines)]
+    (run / "trials.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in records))
+    return run
+
+
+def _lost(record: TrialRecord, number: int) -> TrialRecord:
+    measured = record.measured
+    assert measured is not None
+    lost = 0.0 if record.trial.arm == NATIVE else 0.5 + number / 10
+    window = measured.window.model_copy(update={"values": {"lost_percent": lost}, "events": {}})
+    update = {"name": "command", "loop": "open", "windows": [window]}
+    update["quantities"] = {"lost_percent": Quantity("Lost", "%", "less")}
+    return record.model_copy(update={"measured": measured.model_copy(update=update)})
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("factors", [{}, {"load.users": [1, 8]}])
+def test_a_headline_of_which_a_value_is_0_is_drawn_from_0(tmp_path: Path, factors: Mapping[str, list[Any]]) -> None:
+    """A logarithmic axis has no place for native's 0, and the report was none: ZeroDivisionError."""
+    findings = find(lossy(tmp_path / "run", factors))
+    assert findings.headline.name == "command.lost_percent"
+    (figure,) = Absolute().figures(findings)
+    assert "from 0" in figure.caption
+    assert "logarithmic" not in figure.caption
+    said = json.dumps(figure.draw(WIDE).to_dict())
+    assert '"log"' not in said
+    assert re.search(r"native\+host,[^\\]*0\.0", said), "native is in the figure"
+    page = build_report(findings.run.directory).read_text("utf-8")
+    assert "not judged" in page
