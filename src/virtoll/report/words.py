@@ -32,6 +32,17 @@ def times(toll: Toll) -> str:
     return f"{significant(factor) if factor < 99.5 else f'{factor:,.0f}'} × {word}" if factor >= 2 else ""
 
 
+def fewer(toll: Toll, planned: int) -> str:
+    """``over 2 of 4 conditions``, of a toll that does not speak for all that were planned; else nothing."""
+    what = "cases" if toll.metric.probe else "conditions"
+    return f"over {toll.conditions} of {planned} {what}" if toll.conditions < planned else ""
+
+
+def with_fewer(name: str, toll: Toll, planned: int) -> str:
+    """A name, and in brackets what `fewer` says."""
+    return f"{name} ({few})" if (few := fewer(toll, planned)) else name
+
+
 def join(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
