@@ -113,7 +113,8 @@ def heat_map(findings: Findings) -> Figure | None:
 
     caption = (
         "How many times worse than native: 2 is half the throughput, or twice the time. Geometric means over a probe's "
-        f"cases{f' ({_some(few)})' if few else ''}. Grey: no difference shown, or with a question mark cannot tell yet; blue: better than native."
+        f"cases{f' ({_some(few)})' if few else ''}. Grey: no difference shown, or with a question mark cannot tell "
+        "yet; blue: better than native."
     )
     return Figure("tolls", "What does each platform cost?", caption, draw)
 
