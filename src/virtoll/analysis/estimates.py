@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 LEVEL = 0.95
+_ROUNDED = 1e-12  # no measurement tells values apart by so little
 Floats = npt.NDArray[np.float64]
 
 
@@ -67,6 +68,11 @@ class Summary:
     def freedom(self) -> float:
         """Degrees of freedom of the standard error."""
         return (self.n if self.spread_of is None else self.spread_of) - 1
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all values are the same, but for what adding them up rounds: a spread of 0 measures no chance."""
+        return self.error <= _ROUNDED * max(1.0, abs(self.mean))
 
     @property
     def deviation(self) -> float:
@@ -126,11 +132,11 @@ def ratio(log_ratios: Summary, method: str, half: float | None = None) -> Estima
 
 
 def p_difference(summary: Summary) -> float:
-    """Two-sided p of the t test against a mean of 0; nan for n = 1."""
+    """Two-sided p of the t test against a mean of 0; nan for n = 1, and of values that are all alike but not 0."""
     if summary.n < 2:
         return math.nan
-    if summary.error == 0:
-        return 1.0 if summary.mean == 0 else 0.0
+    if summary.is_alike:
+        return 1.0 if summary.mean == 0 else math.nan
     return 2 * t_below(-abs(summary.mean) / summary.error, summary.freedom)
 
 

@@ -93,7 +93,7 @@ class Row:
     @property
     def tested(self) -> Summary | None:
         """What is tested against no difference; None: the floor is no comparison, and neither what has no ratio nor one
-        block leave any.
+        block leave any, nor blocks that are all alike.
         """
         if self.summary is None or self.arm.role == "floor" or self.barred or math.isnan(p_difference(self.summary)):
             return None

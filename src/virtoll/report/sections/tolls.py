@@ -172,9 +172,10 @@ def _figure(findings: Findings) -> Figure | None:
         close = panel(near, "the same, near native", layout, width, log=False)
         return styled(alt.vconcat(whole, close, spacing=26))
 
+    over = f"all conditions ({join(few)})" if few else "all conditions"
     caption = (
-        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions"
-        f"{f' ({join(few)})' if few else ''}, the bar its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
+        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {over}, the bar its "
+        f"95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
         + method.band(margin)
     )
     if zoom:
