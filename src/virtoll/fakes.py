@@ -56,8 +56,8 @@ _TIMED_OUT = -2
 @dataclass(frozen=True)
 class FakeHarm:
     """What a fake's aggressor does to its victim: of its requests ``kept`` are answered (what is lost scatters from
-    deployment to deployment), ``rise`` times later, and as late until ``recovery_ns`` after the aggressor's end; for the
-    first ``overshoot_ns`` twice as late. ``refused``: why the aggressor cannot start."""
+    deployment to deployment), ``rise`` times later, and as late until ``recovery_ns`` after the aggressor's end; for
+    the first ``overshoot_ns`` twice as late. ``refused``: why the aggressor cannot start."""
 
     kept: float = 1.0
     rise: float = 1.0

@@ -174,8 +174,8 @@ def _figure(findings: Findings) -> Figure | None:
 
     over = f"all conditions ({join(few)})" if few else "all conditions"
     caption = (
-        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {over}, the bar its "
-        f"95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
+        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {over}, the bar "
+        f"its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
         + method.band(margin)
     )
     if zoom:
