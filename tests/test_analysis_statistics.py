@@ -18,6 +18,7 @@ from virtoll.analysis.ratios import Row, judge_family, over_conditions
 from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 from virtoll.record.rules import Decide
+from virtoll.report.tables import verdict as verdict_cell
 from virtoll.report.words import times
 
 _METRICS = load_metrics("request")
@@ -195,6 +196,16 @@ def test_the_noise_floor_decides_no_word(floor: float | None) -> None:
     rows = [Row(LXC, None, summarise(np.log(sample)), floor, 1) for sample in samples]
     assert [toll.verdict.kind for toll in judge_family(RATE, rows, 0.03, "")] == ["costs", "same", "unsure"]
     assert {toll.floor for toll in judge_family(RATE, rows, 0.03, "")} == {floor}
+
+
+def test_a_native_of_which_pairs_have_no_ratio_tells_no_noise_floor() -> None:
+    """That of the other pairs would be of the better blocks: p99 of 4 pairs lies among what failed."""
+    row = Row(AGAIN, None, Summary(0.05, 0.004, 4), None, 1, failed=4)
+    (toll,) = judge_family(TIME, [row], 0.03, "")
+    assert (toll.ratio, toll.verdict.kind) == (None, "floor")
+    assert toll.verdict.words == "noise floor: unknown (no ratio: in 4 pairs it lies among what failed)"
+    assert verdict_cell(toll, 1).plain == toll.verdict.words
+    assert "more than chance" not in toll.verdict.words
 
 
 def test_a_native_that_differs_from_itself_is_told() -> None:

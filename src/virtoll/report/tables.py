@@ -143,12 +143,12 @@ def plain(table: Table) -> str:
 
 def verdict(toll: Toll | None, planned: int) -> Cell:
     """A toll as its words and, below, what qualifies them; ``planned``: conditions it should speak for."""
+    if toll is not None and toll.verdict.kind == "floor":
+        return Cell(toll.verdict.words, "floor")
     if toll is not None and toll.zeros:
         return Cell("not judged", toll.verdict.kind, toll.verdict.words)
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing")
-    if toll.verdict.kind == "floor":
-        return Cell(toll.verdict.words, "floor")
     words = toll.verdict.words
     head, detail = words, ""
     for mark in (" [", " (", ": "):  # the words go above, what qualifies them below
