@@ -336,8 +336,8 @@ def _lost(record: TrialRecord, number: int) -> TrialRecord:
     assert measured is not None
     lost = 0.0 if record.trial.arm == NATIVE else 0.5 + number / 10
     window = measured.window.model_copy(update={"values": {"lost_percent": lost}, "events": {}})
-    update = {"name": "command", "loop": "open", "windows": [window]}
-    update["quantities"] = {"lost_percent": Quantity("Lost", "%", "less")}
+    quantities = {"lost_percent": Quantity("Lost", "%", "less")}
+    update = {"name": "command", "loop": "open", "windows": [window], "quantities": quantities}
     return record.model_copy(update={"measured": measured.model_copy(update=update)})
 
 
