@@ -160,7 +160,8 @@ def test_many_trials_are_measured_as_each_by_itself(tmp_path: Path, monkeypatch:
     run = read_run(write_run(tmp_path / "run", Recipe(blocks=2, spoilt={"b01-t003": "failed"})))
     monkeypatch.setattr(measuring, "_MANY", 0)
     monkeypatch.setattr(measuring, "_SHARE", 7)
-    monkeypatch.setattr(measuring, "_leave_out_the_generators_own", lambda trials: None)
+    for of_all in ("_leave_out_too_few", "_leave_out_the_generators_own"):
+        monkeypatch.setattr(measuring, of_all, lambda trials: None)
     for together, record in zip(measure_all(run), run.records, strict=True):
         alone = measuring.measure(run, record)
         assert together.record is record

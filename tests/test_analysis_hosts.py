@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.analysis import hosts as analysis_hosts
 from virtoll.analysis.audit import audited
 from virtoll.analysis.estimates import LEVEL, Floats, over_conditions, summarise
 from virtoll.analysis.hosts import MANY, apart, by_host, over_hosts
+from virtoll.analysis.load import read_run
+from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.objectives import held, objective_of
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, OverHosts, rule_of
 from virtoll.record.model import Arm, Audit, Plan, PlannedTrial, TrialRecord
@@ -129,6 +136,15 @@ def test_a_mean_of_few_hosts_has_no_interval_where_one_of_them_lacks_something(o
     assert apart(by_host(("a", "a", "b", "b"), np.array(FULL + other))) is None
 
 
+def test_a_host_that_holds_each_condition_in_one_block_only_leaves_no_interval() -> None:
+    """It has two blocks, and of either condition one: nothing is known of how much it scatters under it."""
+    hosts, logs = ("a", "a", "b", "b"), np.array([*FULL, [9.0, NAN], [NAN, 9.0]])
+    summary = over_hosts(hosts, logs, is_of_hosts=False)
+    assert summary is not None
+    assert math.isnan(summary.error)
+    assert rule_of(plan_of(*hosts)).lacks(summary).startswith("not every host has two blocks of it under all")
+
+
 def test_a_host_with_one_more_condition_does_not_silence_the_others() -> None:
     """Three hosts at 1.6, 1.1 and 1.6; only the second one holds the second condition as well."""
     logs = np.log([[1.6, NAN], [1.6, NAN], [1.1, 1.1], [1.1, 1.2], [1.6, NAN], [1.6, NAN]])
@@ -233,3 +249,23 @@ def test_what_arms_differ_in_is_told_of_one_host() -> None:
         ("docker+routed", "6.12"),
     ]
     assert audited([]) == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [("aaab", "not every host has two blocks of it under all of its conditions"), ("", "one block has no interval")],
+)
+def test_an_objective_of_several_hosts_is_not_said_to_be_of_one_block(tmp_path: Path, hosts: str, why: str) -> None:
+    blocks = max(1, len(hosts))
+    run = read_run(write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER), factors={}, blocks=blocks, bulk=False)))
+
+    def placed(trial: PlannedTrial) -> PlannedTrial:
+        return trial.model_copy(update={"host": hosts[trial.block - 1] if hosts else ""})
+
+    plan = run.plan.model_copy(update={"trials": [placed(trial) for trial in run.plan.trials]})
+    records = tuple(record.model_copy(update={"trial": placed(record.trial)}) for record in run.records)
+    run = replace(run, plan=plan, records=records)
+    matrix = build_matrix(run, measure_all(run))
+    one = held(matrix, objective_of("throughput > 1", matrix.metrics), DOCKER)
+    assert (one.told, one.why) == ("cannot tell", why)
+    assert one.needed == (None if hosts else 2)

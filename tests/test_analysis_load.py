@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 
 from isolating import run_of
-from synthetic import NATIVE
+from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.analysis.cdf import shares_at
 from virtoll.analysis.load import Histogram, read_run
-from virtoll.analysis.measuring import _latency, _leave_out_the_generators_own, _percentile_ms, _throughput, measure
+from virtoll.analysis.measuring import (
+    _latency,
+    _leave_out_the_generators_own,
+    _leave_out_too_few,
+    _percentile_ms,
+    _throughput,
+    measure,
+    measure_all,
+)
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.usage import _per_unit
 from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, TrialRecord, Window
@@ -36,10 +44,55 @@ def test_a_percentile_among_the_failed_is_missing_and_says_why() -> None:
     assert _percentile_ms(more, 0, 0.99) == "it lies among the 11 of 1,001 requests that failed"
 
 
+def closed_trial(
+    completed: int, censored: int = 0, status: Literal["valid", "invalid"] = "valid", name: str = "b01-t0001"
+) -> TrialMetrics:
+    """One of a closed loop that got so far."""
+    planned = PlannedTrial(id=name, block=1, position=1, arm=NATIVE, condition={"load.connections": 5})
+    load = load_of(offered=completed + censored, completed=completed, censored=censored)
+    record = TrialRecord(trial=planned, status=status, started_at="2026-11-21T08:00:00Z", measured=load)
+    trial = TrialMetrics(record)
+    trial.histogram = Histogram(np.array([0]), np.array([1000]), np.array([completed]), censored=censored)
+    _latency(trial, load, None)
+    return trial
+
+
 def test_the_five_beyond_a_percentile_may_have_failed() -> None:
-    few = Histogram(np.array([0]), np.array([1000]), np.array([495]), censored=4)
-    assert "fewer than 5 lie beyond" in str(_percentile_ms(few, 0, 0.99))
-    assert _percentile_ms(replace(few, censored=5), 0, 0.99) == 0.001
+    few, enough = closed_trial(495, censored=4), closed_trial(495, censored=5)
+    for each in (few, enough):
+        _leave_out_too_few([each])
+    assert "too few requests: fewer than 5 lie beyond" in few.missing["latency_p99_ms"]
+    assert enough.values["latency_p99_ms"] == 0.001
+
+
+def test_a_percentile_has_company_in_all_trials_of_an_arm_or_in_none_by_their_median() -> None:
+    """In closed loop the slow ones have fewer requests: were each judged by itself, these alone would go."""
+    trials = [closed_trial(many) for many in (430, 480, 510, 530, 560)]
+    alone = closed_trial(430, status="invalid", name="b01-t0002")
+    _leave_out_too_few([*trials, alone])
+    assert all(trial.values["latency_p99_ms"] == 0.001 for trial in trials)
+    assert "latency_p99_ms" in alone.missing
+    trials = [closed_trial(many) for many in (430, 480, 490, 530)] + [closed_trial(999, censored=11)]
+    slow = [*trials, closed_trial(400)]
+    _leave_out_too_few(slow)
+    assert not any("latency_p99_ms" in trial.values or "latency_p99_ms" in trial.censored for trial in slow)
+    assert {trial.missing["latency_p99_ms"][:16] for trial in slow} == {"too few requests"}
+    assert all("latency_p90_ms" in trial.values for trial in slow)
+
+
+@pytest.mark.parametrize(("toll", "told"), [(0.26, 12), (0.18, 0)])
+def test_a_slow_arms_slow_deployments_keep_their_percentile(tmp_path: Path, toll: float, told: int) -> None:
+    """Of an arm that gets near 500 requests into its window the ratio was one of its fast deployments: too good."""
+    rates = {NATIVE.label: 8.0, DOCKER.label: 8.0 * toll}  # times 8.3/s, over 30 s
+    recipe = Recipe(
+        arms=(NATIVE, DOCKER), factors={"load.object_bytes": [10**7]}, truth=rates, blocks=12, noise=0.08, drift=0.0
+    )
+    run = read_run(write_run(tmp_path / "run", recipe))
+    trials = [trial for trial in measure_all(run) if trial.record.trial.arm == DOCKER]
+    totals = [trial.histogram.total for trial in trials if trial.histogram is not None]
+    assert min(totals) < 500
+    assert (max(totals) > 500) is bool(told)
+    assert sum("latency_p99_ms" in trial.values for trial in trials) == told
 
 
 def test_a_percentile_that_late_requests_could_move_is_not_told() -> None:

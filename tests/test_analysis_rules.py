@@ -17,8 +17,8 @@ from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under, toll_table
-from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
+from virtoll.analysis.ratios import Row, family_of, judge_family, over_conditions, summary_under, toll_table
+from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, Sequential, TwoStage
 from virtoll.analysis.verdicts import blocks_needed, judge
 from virtoll.record.model import PlannedTrial
 from virtoll.record.rules import Decide, Precision
@@ -142,3 +142,46 @@ def test_what_a_platform_is_never_asked_is_excluded_and_in_no_family(tmp_path: P
     table = toll_table(matrix, "rate_per_s", rule=Sequential(Decide(margin=0.05, looks=(4,))))
     assert len(table.cells) == 8, "what is missing shows"
     assert table.family == 7
+
+
+ALIKE = "blocks are all alike, and chance has no measure without a spread; needs"
+RULES = [
+    FIXED,
+    up_to(20),
+    TwoStage(Precision(half_width=0.02, pilot=8, most=9)),
+    AtAnyTime(),
+    OverHosts(("a", "b") * 3),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("values", [[math.log(1.05)] * 6, [0.1] * 6])
+def test_blocks_that_are_all_alike_tell_no_cost(rule: Rule, values: list[float]) -> None:
+    """A difference without a spread may be chance: "costs 5.0 % [5.0, 5.0]" had no interval to speak of."""
+    summary = summarise(values)
+    assert summary.is_alike
+    assert ALIKE in rule.lacks(summary)
+    found = rule.interval(summary, "t interval")
+    assert (found.low, found.high) == (None, None)
+    (toll,) = judge_family(METRIC, [Row(DOCKER, None, summary, None, 1)], 0.03, "", rule)
+    assert (toll.verdict.kind, math.isnan(toll.p)) == ("unsure", True)
+    assert ALIKE in toll.verdict.words
+
+
+def test_hosts_that_are_all_alike_are_called_hosts() -> None:
+    rule = OverHosts(tuple("abcdef"))
+    assert rule.lacks(Summary(0.1, 0.0, 6)).startswith("its 6 hosts are all alike")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_equals_native_in_every_block_is_no_difference(rule: Rule) -> None:
+    """All was answered beside a neighbour, as before it: nothing is there that might be chance."""
+    (toll,) = judge_family(METRIC, [Row(DOCKER, None, Summary(0.0, 0.0, 6), None, 1)], 0.03, "", rule)
+    assert toll.verdict.kind == "same", toll.verdict.words
+
+
+def test_two_alike_blocks_are_counted_out_of_the_family() -> None:
+    rows = [
+        Row(arm, None, summary, None, 1) for arm, summary in ((LXC, Summary(0.1, 0.0, 2)), (UML, Summary(0.3, 0.05, 9)))
+    ]
+    assert family_of(rows) == 1

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
-from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.metrics import KNEE, Metric, load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
 from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 from virtoll.record.rules import Decide
+from virtoll.report.tables import verdict as verdict_cell
 from virtoll.report.words import times
 
 _METRICS = load_metrics("request")
@@ -197,6 +198,16 @@ def test_the_noise_floor_decides_no_word(floor: float | None) -> None:
     assert {toll.floor for toll in judge_family(RATE, rows, 0.03, "")} == {floor}
 
 
+def test_a_native_of_which_pairs_have_no_ratio_tells_no_noise_floor() -> None:
+    """That of the other pairs would be of the better blocks: p99 of 4 pairs lies among what failed."""
+    row = Row(AGAIN, None, Summary(0.05, 0.004, 4), None, 1, failed=4)
+    (toll,) = judge_family(TIME, [row], 0.03, "")
+    assert (toll.ratio, toll.verdict.kind) == (None, "floor")
+    assert toll.verdict.words == "noise floor: unknown (no ratio: in 4 pairs it lies among what failed)"
+    assert verdict_cell(toll, 1).plain == toll.verdict.words
+    assert "more than chance" not in toll.verdict.words
+
+
 def test_a_native_that_differs_from_itself_is_told() -> None:
     words = []
     for sample in ([0.93, 0.92, 0.94], [1.02, 0.99, 1.0]):
@@ -308,6 +319,34 @@ def test_a_condition_that_few_blocks_hold_leaves_intervals_true(counts: tuple[in
     assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
 
 
+@pytest.mark.parametrize(("blocks", "count"), [(10, 3), (6, 3), (10, 2)])
+def test_a_noisy_condition_that_few_blocks_hold_is_known_by_these(blocks: int, count: int) -> None:
+    """The one that lost trials scatters five times as much as the three others: by the counts alone 90 to 91 %."""
+    rng = np.random.default_rng(blocks + count)
+    covered, trials = 0, 4000
+    for _ in range(trials):
+        table = rng.normal(0, 0.03, (blocks, 4)) * np.array([5, 1, 1, 1])
+        table[rng.permutation(blocks)[count:], 0] = math.nan
+        summary = over_conditions(table)
+        assert summary is not None
+        covered += abs(summary.mean) <= summary.half_width()
+    assert covered / trials >= binomial_bounds(trials, 0.92 if count == 2 else 0.935)[0], f"{covered / trials:.1%}"
+
+
+def test_what_is_known_of_a_spread_is_no_more_for_variances_that_seem_to_differ() -> None:
+    """The quiet condition is the one that lost trials: its two blocks still count for as little as they did."""
+    table = np.random.default_rng(1).normal(0, 0.03, (10, 4)) * np.array([0.01, 1, 1, 1])
+    table[2:, 0] = math.nan
+    summary, whole = over_conditions(table), over_conditions(table[:, 1:])
+    assert summary is not None
+    assert summary.freedom < 3
+    assert whole is not None
+    assert whole.freedom == 9
+    still = over_conditions(np.where(np.isfinite(table), 0.1, math.nan))
+    assert still is not None
+    assert still.freedom == summary.freedom
+
+
 @pytest.mark.parametrize("rule", [Sequential(Decide(margin=0.05, looks=tuple(range(4, 21)))), AtAnyTime()])
 def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAnyTime) -> None:
     plain = Summary(0.0, 0.01, 10)
@@ -322,4 +361,17 @@ def test_rules_that_look_know_of_how_little_a_spread_is(rule: Sequential | AtAny
 def test_how_many_times_slower_has_no_exponent(factor: float, words: str) -> None:
     summary = Summary(-math.log(factor), 0.001, 5)
     (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 1)], 0.03, "")
+    assert times(toll) == words
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "words"),
+    [
+        (Metric(KNEE, "Knee", "requests/s", "more"), 0.1, "10 × less"),
+        (_METRICS["cpu_s_per_1000"], 10.0, "10 × as much"),
+        (_METRICS["latency_p99_ms"], 10.0, "10 × slower"),
+    ],
+)
+def test_how_many_times_says_which_way(metric: Metric, factor: float, words: str) -> None:
+    (toll,) = judge_family(metric, [Row(LXC, None, Summary(math.log(factor), 0.001, 5), None, 1)], 0.03, "")
     assert times(toll) == words

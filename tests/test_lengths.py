@@ -21,11 +21,11 @@ from virtoll.loads.native import pace_of
 from virtoll.loads.redis import RedisLoad, RedisSession, RedisSettings
 from virtoll.loads.several import SeveralSessions
 from virtoll.offers import Http, Redis
-from virtoll.record.model import ROTATION, PlannedTrial, Window
+from virtoll.record.model import ROTATION, Measured, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import Findings, find
 from virtoll.report.method import one_observation
-from virtoll.report.reservations import reservations
+from virtoll.report.reservations import _short, reservations
 from virtoll.run.execute import execute
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -360,3 +360,32 @@ def test_a_report_says_whose_windows_were_longer_and_whose_began_too_early(found
     measured = [each.record.measured for each in found.matrix.trials if each.record.trial.arm.role == "floor"]
     work = min(window.work for each in measured if each is not None for window in each.windows)
     assert f"may be told up to {100 / work:.0%} too high" in told[2]
+
+
+def searched(leads_of_a_generation: float) -> Findings:
+    """A valid search of an arm: windows of one to sixteen users, each after so many times as long as it takes to answer
+    all of them once; its study says a hundred connections."""
+    windows, start_ns = [], 0
+    for users in (1, 2, 4, 8, 16):
+        rate_per_s, asked_ns = 100.0 * users, start_ns
+        start_ns += round(leads_of_a_generation * users / rate_per_s * 1e9)
+        window = Window(start_ns=start_ns, asked_ns=asked_ns, duration_ns=20 * MS, work=rate_per_s / 50)
+        windows.append(window.model_copy(update={"at": float(users)}))
+        start_ns += SECOND
+    measured = Measured(
+        name="http",
+        instrument="virtoll-load 1",
+        unit="request",
+        loop="closed",
+        settings={"connections": 100},
+        windows=windows,
+    )
+    trial = SimpleNamespace(arm=SimpleNamespace(label="docker+routed"))
+    record = SimpleNamespace(status="valid", measured=measured, trial=trial)
+    return cast(Findings, SimpleNamespace(matrix=SimpleNamespace(trials=[SimpleNamespace(record=record)])))
+
+
+@pytest.mark.parametrize(("generations", "warned"), [(1.5, False), (0.5, True)])
+def test_a_searchs_windows_are_judged_by_their_own_users(generations: float, warned: bool) -> None:
+    """And not by the study's connections, which no window of it had."""
+    assert bool(_short(searched(generations))) is warned

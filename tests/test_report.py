@@ -25,7 +25,7 @@ from virtoll.report.build import build_report
 from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE, Layout
 from virtoll.report.findings import find
-from virtoll.report.numbers import interval, number, plus_minus
+from virtoll.report.numbers import interval, number, plus_minus, significant
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
 from virtoll.report.reservations import _unsteady, reservations
@@ -438,3 +438,12 @@ def test_a_change_is_no_formula_and_a_cell_one_line() -> None:
     assert tuple(next(csv.reader(io.StringIO(table.csv().partition("\n")[2])))) == printed
     split = Table("audit", "All", ("a", "b"), ((Cell("x\n\n<b>y</b>"), Cell("z|")),))
     assert r"| x  <b>y</b> | z\| |" in split.markdown().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [(0.0004, "<0.001"), (-0.0004, ">-0.001"), (0.0, "0"), (-0.0012, "-0.0012"), (-25.4, "-25"), (1234.0, "1,200")],
+)
+def test_what_is_nearly_0_keeps_its_sign(value: float, printed: str) -> None:
+    """The lower bound of an interval that holds 0 read as one above it."""
+    assert significant(value) == printed

@@ -13,12 +13,12 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from quiet import Quiet
-from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML
+from synthetic import AGAIN, DOCKER, LXC, NATIVE, TCG, UML
 from synthetic_programme import PROBES, MadeUp, Recipe, write_programme
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
-from virtoll.record.model import Plan
+from virtoll.record.model import Arm, Plan
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report, report_of
@@ -28,6 +28,7 @@ from virtoll.report.findings import Findings, find
 from virtoll.report.palette import pairs, styles
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.beliefs import sentences
+from virtoll.report.sections.probe_tolls import heat_map
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
 from virtoll.study import document
@@ -279,6 +280,22 @@ def test_an_arm_on_which_a_probe_failed(tmp_path: Path) -> None:
     directory = write_programme(tmp_path / "r", few(spoilt=spoilt))
     assert any(line.startswith("uml+routed") and "not measured in 1" in line for line in answer(find(directory)))
     assert "failed: too small" in text_of(build_report(directory).read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("arm", "told"), [(UML, r"LINPACK \("), (TCG, r"LINPACK \([^;]*; ")])
+def test_a_probe_of_which_a_case_failed_is_told_as_of_the_others(tmp_path: Path, arm: Arm, told: str) -> None:
+    """It is no mean over the probe's cases: the answer says of how many, as the table does."""
+    probes = {"linpack": replace(PROBES["linpack"], levels={"order": [500, 1000]}), "clock": PROBES["clock"]}
+    recipe = few(probes=probes, arms=(NATIVE, AGAIN, LXC, arm))
+    plan = read_run(write_programme(tmp_path / "plan", recipe)).plan
+    spoilt = {t.id: "too small" for t in plan.trials if t.condition.get("linpack.order") == 1000 and t.arm == arm}
+    findings = find(write_programme(tmp_path / "r", replace(recipe, spoilt=spoilt)))
+    (line,) = (line for line in answer(findings) if line.startswith(arm.label))
+    assert re.search(rf"{told}over 1 of 2 cases\)", line), line
+    assert not any("of 2 cases" in said for said in answer(findings) if said != line)
+    figure = heat_map(findings)
+    assert figure is not None
+    assert f"a probe's cases (LINPACK of {arm.label} over 1 of 2 cases)." in figure.caption
 
 
 def test_a_quantity_without_better_is_shown_and_never_judged(tmp_path: Path) -> None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from synthetic import AGAIN, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.analysis.estimates import Summary
+from virtoll.analysis.load import read_run
+from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.ratios import Row, judge_family
 from virtoll.probes.base import probes
-from virtoll.record.model import Events, Quantity, TrialRecord
+from virtoll.record.model import Arm, Events, Quantity, TrialRecord
 from virtoll.registry import forget, implementations
 from virtoll.report import questions
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
+from virtoll.report.drawing import WIDE
 from virtoll.report.findings import Findings, find
+from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section, applying
+from virtoll.report.sections.tolls import Tolls, unsure
 from virtoll.report.tables import Table
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -31,6 +41,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 # -- the seam ----------------------------------------------------------------------------------------------
 
 THEIRS = """
+from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 
@@ -275,3 +286,72 @@ def test_an_open_loop_without_percentiles_is_answered_in_the_mean(tmp_path: Path
     assert sentence.startswith("Latency of a transaction, mean (open loop), against native: ")
     assert "uml+routed costs" in sentence
     build_report(findings.run.directory)
+
+
+# -- an arm that lost a condition --------------------------------------------------------------------------
+
+
+def lost_a_condition(directory: Path, arm: Arm) -> Findings:
+    """Of an arm nothing valid is known under one of two conditions."""
+    recipe = Recipe(arms=ARMS, factors={"load.users": [1, 8]}, blocks=4, bulk=False)
+    plan = read_run(write_run(directory / "plan", recipe)).plan
+    spoilt = {trial.id: "failed" for trial in plan.trials if trial.arm == arm and trial.condition["load.users"] == 8}
+    return find(write_run(directory / "run", replace(recipe, spoilt=spoilt)))
+
+
+@pytest.mark.parametrize("arm", [UML, LXC])
+def test_the_answer_says_of_how_many_conditions_a_toll_is(tmp_path: Path, arm: Arm) -> None:
+    """Else it is told as the study's, though it is another mean than the other arms'."""
+    findings = lost_a_condition(tmp_path, arm)
+    (sentence,) = answer(findings)
+    assert sentence.count("over 1 of 2 conditions") == 1
+    assert re.search(rf"{re.escape(arm.label)}[^;]* \(([^)]*; )?over 1 of 2 conditions\)", sentence), sentence
+    figure = Tolls().figures(findings)[0]
+    assert f"over all conditions ({arm.label} over 1 of 2 conditions), the bar" in figure.caption
+
+
+def test_what_cannot_be_told_says_of_how_many_conditions_it_is() -> None:
+    metric = load_metrics("request")["rate_per_s"]
+    rows = [Row(arm, None, Summary(-0.1, 0.1, 4), None, 1) for arm in (LXC, DOCKER, UML, KVM)]
+    tolls = judge_family(metric, rows, 0.03, "")
+    assert unsure(tolls[:1], 2).endswith("more in this one; over 1 of 2 conditions)")
+    assert "lxc+routed (over 1 of 2 conditions), docker+routed (over 1 of 2 conditions)" in unsure(tolls, 2)
+    assert "over" not in unsure(tolls, 1)
+
+
+# -- a headline that may be 0 ------------------------------------------------------------------------------
+
+
+def lossy(directory: Path, factors: Mapping[str, list[Any]]) -> Path:
+    """A run of an open loop whose load tells by what it lost, in per cent; native lost nothing."""
+    run = write_run(directory, Recipe(arms=(NATIVE, DOCKER), factors=factors, blocks=3, bulk=False))
+    lines = (run / "trials.jsonl").read_text().splitlines()
+    records = [_lost(TrialRecord.model_validate_json(line), number) for number, line in enumerate(lines)]
+    (run / "trials.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in records))
+    return run
+
+
+def _lost(record: TrialRecord, number: int) -> TrialRecord:
+    measured = record.measured
+    assert measured is not None
+    lost = 0.0 if record.trial.arm == NATIVE else 0.5 + number / 10
+    window = measured.window.model_copy(update={"values": {"lost_percent": lost}, "events": {}})
+    quantities = {"lost_percent": Quantity("Lost", "%", "less")}
+    update = {"name": "command", "loop": "open", "windows": [window], "quantities": quantities}
+    return record.model_copy(update={"measured": measured.model_copy(update=update)})
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("factors", [{}, {"load.users": [1, 8]}])
+def test_a_headline_of_which_a_value_is_0_is_drawn_from_0(tmp_path: Path, factors: Mapping[str, list[Any]]) -> None:
+    """A logarithmic axis has no place for native's 0, and the report was none: ZeroDivisionError."""
+    findings = find(lossy(tmp_path / "run", factors))
+    assert findings.headline.name == "command.lost_percent"
+    (figure,) = Absolute().figures(findings)
+    assert "from 0" in figure.caption
+    assert "logarithmic" not in figure.caption
+    said = json.dumps(figure.draw(WIDE).to_dict())
+    assert '"log"' not in said
+    assert re.search(r"native\+host,[^\\]*0\.0", said), "native is in the figure"
+    page = build_report(findings.run.directory).read_text("utf-8")
+    assert "not judged" in page

@@ -55,9 +55,9 @@ _TIMED_OUT = -2
 
 @dataclass(frozen=True)
 class FakeHarm:
-    """What a fake's aggressor does to its victim: of its requests ``kept`` are answered, ``rise`` times later, and as
-    late until ``recovery_ns`` after the aggressor's end; for the first ``overshoot_ns`` twice as late.
-    ``refused``: why the aggressor cannot start."""
+    """What a fake's aggressor does to its victim: of its requests ``kept`` are answered (what is lost scatters from
+    deployment to deployment), ``rise`` times later, and as late until ``recovery_ns`` after the aggressor's end; for
+    the first ``overshoot_ns`` twice as late. ``refused``: why the aggressor cannot start."""
 
     kept: float = 1.0
     rise: float = 1.0
@@ -335,7 +335,8 @@ class FakeExperiment:
         factors[at_work & (intended_ns < begins_ns + harm.overshoot_ns)] *= 2
         latency_ns = (self.native_latency_ns * self._toll(trial) * self._factor(noise) * factors).astype(np.int64)
         # Evenly among those that come while the aggressor is at work: the n-th is lost where the sum of losses grows.
-        lost = np.diff(np.floor(np.cumsum(at_work) * (1 - harm.kept) + 1e-9), prepend=0.0) > 0
+        share = min(1.0, (1 - harm.kept) * self._factor(noise)) if harm.kept else 1.0
+        lost = np.diff(np.floor(np.cumsum(at_work) * share + 1e-9), prepend=0.0) > 0
         if harm.outcome == "victim died":
             lost |= intended_ns >= begins_ns
         status = np.where(lost, _TIMED_OUT, 200).astype(np.int16)

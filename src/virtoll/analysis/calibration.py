@@ -209,9 +209,9 @@ def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
             arm: mine - (total - mine) / (len(logs) - 1) for arm, mine in list(logs.items())[-_tested(len(logs)) :]
         }
         mine = {arm: summarise(each) for arm, each in apart.items() if np.isfinite(each).sum() >= 2}
-        if not mine:
+        p_values = {arm: p for arm, summary in mine.items() if not math.isnan(p := p_difference(summary))}
+        if not p_values:
             return
-        p_values = {arm: p_difference(summary) for arm, summary in mine.items()}
         arm = min(p_values, key=lambda each: p_values[each])
         if p_values[arm] * len(mine) >= (1 - LEVEL) / tables:
             return

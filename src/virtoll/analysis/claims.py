@@ -35,11 +35,11 @@ from virtoll.analysis.counterparts import (
     title_of,
     without,
 )
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, ratio
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
-from virtoll.analysis.rules import FIXED, Rule, rule_of
+from virtoll.analysis.rules import Rule, rule_of
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -313,8 +313,8 @@ def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tupl
 
 def _interval(summary: Summary, metrics: Sequence[str], rule: Rule) -> Estimate:
     """With the rule's interval. What instances believe is told, not measured: always the same, it needs no chance."""
-    constant = summary.error == 0 and all(metric.startswith(BELIEVES) for metric in metrics)
-    return (FIXED if constant else rule).interval(summary, _PAIRED)
+    constant = summary.is_alike and all(metric.startswith(BELIEVES) for metric in metrics)
+    return ratio(summary, _PAIRED) if constant else rule.interval(summary, _PAIRED)
 
 
 def _quantified(statement: Statement, measured: list[tuple[str, Estimate]], barred: int) -> Outcome:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 LEVEL = 0.95
+_ROUNDED = 1e-12  # no measurement tells values apart by so little
 Floats = npt.NDArray[np.float64]
 
 
@@ -67,6 +68,11 @@ class Summary:
     def freedom(self) -> float:
         """Degrees of freedom of the standard error."""
         return (self.n if self.spread_of is None else self.spread_of) - 1
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all values are the same, but for what adding them up rounds: a spread of 0 measures no chance."""
+        return self.error <= _ROUNDED * max(1.0, abs(self.mean))
 
     @property
     def deviation(self) -> float:
@@ -126,11 +132,11 @@ def ratio(log_ratios: Summary, method: str, half: float | None = None) -> Estima
 
 
 def p_difference(summary: Summary) -> float:
-    """Two-sided p of the t test against a mean of 0; nan for n = 1."""
+    """Two-sided p of the t test against a mean of 0; nan for n = 1, and of values that are all alike but not 0."""
     if summary.n < 2:
         return math.nan
-    if summary.error == 0:
-        return 1.0 if summary.mean == 0 else 0.0
+    if summary.is_alike:
+        return 1.0 if summary.mean == 0 else math.nan
     return 2 * t_below(-abs(summary.mean) / summary.error, summary.freedom)
 
 
@@ -174,18 +180,34 @@ def over_conditions(logs: Floats) -> Summary | None:
     if n < 2:
         return Summary(mean, math.nan, n)
     moved = _without_each(blocks) - mean
-    held = np.isfinite(blocks).sum(axis=0)
-    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n, _known_of(held.astype(float), n))
+    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n, _known_of(blocks))
 
 
-def _known_of(held: Floats, n: int) -> float | None:
-    """Of how many blocks the spread of a mean over conditions is known, of which each was ``held`` by so many of ``n``:
-    one more than Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) of equal variances; None: of all.
+def _known_of(blocks: Floats) -> float | None:
+    """Of how many blocks the spread of a mean over conditions is known, of [block, condition]; None: of all, as where
+    no cell is missing.
 
-    A condition that two of ten blocks hold makes most of the error, and that is then known by two values.
+    One more than Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946): a condition that two of ten blocks
+    hold makes most of the error, and that is then known by two values. The fewer of those of equal variances and of the
+    variances seen: a condition that scatters more than others weighs more in the error, and few values tell it to
+    scatter less by chance.
     """
-    freedom = float((1 / held).sum() ** 2 / (1 / (held**2 * np.maximum(1, held - 1))).sum())
+    n, held = len(blocks), np.isfinite(blocks).sum(axis=0).astype(float)
+    if (held == n).all():
+        return None
+    several = held > 1  # of the others no variance is seen
+    seen = np.zeros_like(held)
+    if several.any():
+        seen[several] = np.nanvar(blocks[:, several], axis=0, ddof=1)
+    freedom = min(_satterthwaite(np.ones_like(held), held), _satterthwaite(seen, held))
     return freedom + 1 if freedom < n - 1 else None
+
+
+def _satterthwaite(variances: Floats, held: Floats) -> float:
+    """Degrees of freedom of the error of a mean over conditions, of such variances and so many blocks each."""
+    squares = variances / held
+    below = float((squares**2 / np.maximum(1, held - 1)).sum())
+    return float(squares.sum()) ** 2 / below if below > 0 else math.inf
 
 
 def _without_each(blocks: Floats) -> Floats:

@@ -83,10 +83,17 @@ def over_hosts(hosts: Sequence[str], logs: Floats, *, is_of_hosts: bool) -> Summ
             summarise([s.mean for s in known]) if 2 * len(each) > len(planned) else Summary(mean, math.nan, len(each))
         )
     n = sum(summary.n for summary in known)
-    if len(each) < len(planned) or any(summary.n < 2 for summary in known):
+    if not _hold_twice(hosts, logs):
         return Summary(mean, math.nan, n)
     error = math.sqrt(sum(summary.error**2 for summary in known)) / len(known)
     return Summary(mean, error, n, spread_of=_freedom(known) + 1)
+
+
+def _hold_twice(hosts: Sequence[str], logs: Floats) -> bool:
+    """Whether every host holds every condition that any of them holds in two blocks or more, of [block, condition]."""
+    names, known = np.array(hosts[: len(logs)]), np.isfinite(logs)
+    known = known[:, known.any(axis=0)]
+    return all(bool((known[names == host].sum(axis=0) > 1).all()) for host in set(hosts))
 
 
 def _freedom(known: Sequence[Summary]) -> float:

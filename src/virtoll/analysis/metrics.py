@@ -213,6 +213,13 @@ class TrialMetrics:
         else:
             self.values[name] = value
 
+    def drop(self, name: str, reason: str) -> None:
+        """Take back what was noted of a metric, for a reason that is not this trial's own."""
+        self.values.pop(name, None)
+        self.late_ms.pop(name, None)
+        self.censored.discard(name)
+        self.missing[name] = reason
+
 
 def metrics_of(run: Run) -> dict[str, Metric]:
     """The metrics that this run's trials can have, by name; the probes' in the order of the study's programme."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.estimates import Estimate, Summary
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import KNEE, Metric
+from virtoll.analysis.rules import rule_of
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm, Quantity
 from virtoll.record.objective import parse_of
@@ -77,13 +78,21 @@ def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition)
         why = matrix.why_missing(objective.metric, arm, condition) or "no valid trial tells it"
         return Held(objective, "not measured", condition, why=why)
     if estimate.low is None or estimate.high is None:
-        return Held(objective, "cannot tell", condition, estimate, "one block has no interval", needed=2)
+        return _without_interval(matrix, objective, condition, estimate)
     good, bad = (estimate.high, estimate.low) if objective.better == "less" else (estimate.low, estimate.high)
     if objective.is_met(good):
         return Held(objective, "met", condition, estimate)
     if not objective.is_met(bad):
         return Held(objective, "missed", condition, estimate)
     return Held(objective, "cannot tell", condition, estimate, needed=_needed(estimate, objective.bound))
+
+
+def _without_interval(matrix: Matrix, objective: Objective, condition: Condition, estimate: Estimate) -> Held:
+    """Of one block; or of several hosts of which some lack it, however many blocks there are."""
+    if len(set(matrix.hosts)) < 2:
+        return Held(objective, "cannot tell", condition, estimate, "one block has no interval", needed=2)
+    why = rule_of(matrix.run.plan).lacks(Summary(estimate.value, math.nan, estimate.n))
+    return Held(objective, "cannot tell", condition, estimate, why)
 
 
 def _needed(estimate: Estimate, bound: float) -> int | None:

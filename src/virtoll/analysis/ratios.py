@@ -93,7 +93,7 @@ class Row:
     @property
     def tested(self) -> Summary | None:
         """What is tested against no difference; None: the floor is no comparison, and neither what has no ratio nor one
-        block leave any.
+        block leave any, nor blocks that are all alike.
         """
         if self.summary is None or self.arm.role == "floor" or self.barred or math.isnan(p_difference(self.summary)):
             return None
@@ -143,12 +143,19 @@ class Ratios:
         )
 
     def _noise(self, columns: tuple[int, ...]) -> float | None:
-        """How far native differs from native under these conditions: the same for every arm."""
+        """How far native differs from native under these conditions: the same for every arm. None where that is not
+        known, as where a pair of the two has no ratio: that of the others would be of the better ones alone.
+        """
         if columns not in self._noises:
-            floor = self.matrix.floor
-            logs = None if floor is None else self.logs[:, self.matrix.arms.index(floor), list(columns)]
-            self._noises[columns] = noise(logs, self.rule)
+            self._noises[columns] = self._found_noise(list(columns))
         return self._noises[columns]
+
+    def _found_noise(self, columns: list[int]) -> float | None:
+        if self.matrix.floor is None:
+            return None
+        again = self.matrix.arms.index(self.matrix.floor)
+        barred = self.zeros[:, again, columns] | self.failed[:, again, columns]
+        return None if barred.any() else noise(self.logs[:, again, columns], self.rule)
 
 
 def toll_table(
@@ -294,7 +301,7 @@ def summary_under(rule: Rule, logs: Floats) -> Summary | None:
 def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
     """The noise floor, relative: how far native differs from native, or could by chance, whichever is more."""
     summary = None if floor_logs is None else summary_under(rule, floor_logs)
-    if summary is None or summary.n < 2 or not math.isfinite(half := rule.half_width(summary)):
+    if summary is None or rule.lacks(summary) or not math.isfinite(half := rule.half_width(summary)):
         return None
     return math.expm1(max(abs(summary.mean), half))
 
@@ -324,7 +331,9 @@ def judge_family(
             lost=row.lost,
             ahead=row.ahead,
         )
-        if row.arm.role == "floor" and row.summary is not None:
+        if row.arm.role == "floor" and row.barred:
+            verdict = Verdict("floor", f"noise floor: unknown ({of_barred(row, metric).words})")
+        elif row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.barred and metric.better is not None:
             verdict = of_barred(row, metric)

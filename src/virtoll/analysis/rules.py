@@ -24,6 +24,8 @@ from virtoll.analysis.stopping import (
 from virtoll.record.model import Plan
 from virtoll.record.rules import MOST_LOOKS, Decide, Precision
 
+_ALIKE = "are all alike, and chance has no measure without a spread"
+
 Tests = Sequence["Summary | None"]  # of a family; None: no test
 
 
@@ -32,6 +34,7 @@ class Rule:
 
     method = "t interval"  # what its intervals are called
     shared = "Holm"  # how the error of a table is shared by its comparisons
+    replicate = "block"  # what n counts
     by_plan = False  # whether it is shared by all comparisons that were planned, or by those that can be made
 
     @property
@@ -63,7 +66,9 @@ class Rule:
 
     def lacks(self, summary: Summary) -> str:
         """What is missing for any interval; "" where there is one."""
-        return "one block has no spread, needs at least 2 more blocks" if summary.n < 2 else ""
+        if summary.n < 2:
+            return "one block has no spread, needs at least 2 more blocks"
+        return f"its {summary.n} {self.replicate}s {_ALIKE}; needs more {self.replicate}s" if _is_off(summary) else ""
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
         """How to get from the blocks there are to as many as are ``needed``; so many whole ones were ``lost``."""
@@ -97,16 +102,6 @@ class _AtAnyLook(Rule):
     def differs(self, summary: Summary, p: float, family: int) -> bool:  # noqa: ARG002
         """Whether the interval at the family's level leaves out no difference."""
         return abs(summary.mean) > self.half_width(summary, 1 - (1 - LEVEL) / max(1, family))
-
-    def lacks(self, summary: Summary) -> str:
-        """What is missing."""
-        if summary.n < 2:
-            return super().lacks(summary)
-        if summary.error == 0:
-            return (
-                f"its {summary.n} blocks are all alike, and chance has no measure without a spread; needs more blocks"
-            )
-        return ""
 
 
 @dataclass(frozen=True)
@@ -166,8 +161,8 @@ class TwoStage(Rule):
                 f"the pilot of {_blocks(self.plan.pilot)} holds fewer than two of it, or not all of its conditions: no "
                 "spread is known"
             )
-        if summary.n >= 2 and summary.error == 0:
-            return "the pilot's blocks are all alike, and chance has no measure without a spread; needs a longer pilot"
+        if summary.n >= 2 and _is_off(summary):
+            return f"the pilot's blocks {_ALIKE}; needs a longer pilot"
         return super().lacks(summary)
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
@@ -213,6 +208,11 @@ class OverHosts(Rule):
         return len(set(self.hosts)) >= MANY
 
     @property
+    def replicate(self) -> str:  # type: ignore[override]
+        """What n counts."""
+        return "host" if self.is_of_hosts else "block"
+
+    @property
     def method(self) -> str:  # type: ignore[override]
         """What its intervals are called."""
         return f"t interval by {'hosts' if self.is_of_hosts else 'blocks within hosts'}"
@@ -224,7 +224,7 @@ class OverHosts(Rule):
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
         if math.isfinite(summary.error):
-            return ""
+            return super().lacks(summary)
         if self.is_of_hosts:
             return "not more than half of the hosts hold all of its conditions"
         return "not every host has two blocks of it under all of its conditions"
@@ -232,6 +232,13 @@ class OverHosts(Rule):
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
         """A new run: one of several hosts is not extended. How many it takes hangs on how each of them scatters."""
         return f"needs {'more hosts' if self.is_of_hosts else 'more blocks on each host'}, in a new run"
+
+
+def _is_off(summary: Summary) -> bool:
+    """Whether all values are alike, and not native's own: a difference that may be chance, which nothing measures. What
+    equals native in every block (all was answered, say, beside a neighbour as before it) shows none to be chance.
+    """
+    return summary.is_alike and summary.mean != 0
 
 
 def rule_of(plan: Plan) -> Rule:

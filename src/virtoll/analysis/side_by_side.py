@@ -176,9 +176,14 @@ def _judged(
 
 
 def _floor(server: _Server, metric: Metric) -> float | None:
-    """How far native's ratios lie from those of native again, or could by chance."""
+    """How far native's ratios lie from those of native again, or could by chance; None where either lacks one for a 0
+    or for what failed: those of the other blocks would be of the better ones alone.
+    """
     matrix = server.matrix
     if matrix.baseline is None or matrix.floor is None:
         return None
-    first, again = (server.logs(metric)[:, matrix.arms.index(arm), :] for arm in (matrix.baseline, matrix.floor))
+    natives = [matrix.arms.index(arm) for arm in (matrix.baseline, matrix.floor)]
+    if server.zeros(metric)[:, natives].any() or server.failed(matrix.natives, metric):
+        return None
+    first, again = (server.logs(metric)[:, at, :] for at in natives)
     return noise(first - again, rule_of(matrix.run.plan))

@@ -31,6 +31,6 @@ def typical_ms(each: Sequence[float]) -> float | str:
     return value if math.isfinite(value) else "in half of the windows it lies among what failed, or nothing was asked"
 
 
-def holds_enough(totals: Sequence[float]) -> bool:
-    """Whether windows with so many requests (the median) have company enough beyond their 99th percentile."""
-    return beyond(int(np.median(totals)), Q) >= LEAST_BEYOND
+def holds_enough(totals: Sequence[float], q: float = Q) -> bool:
+    """Whether windows, or trials, with so many requests (the median) have company enough beyond quantile ``q``."""
+    return beyond(int(np.median(totals)), q) >= LEAST_BEYOND

@@ -166,6 +166,14 @@ def positive(rows: list[Row]) -> list[Row]:
     return [{**row, "low": row["low"] if row["low"] > 0 else row["value"] / 1e3} for row in rows]
 
 
+def value_scale(rows: list[Row], *, log: bool) -> tuple[alt.Scale, Any]:
+    """The scale of the rows' values, logarithmic or from 0, and where its ticks are."""
+    if not log:
+        return alt.Scale(zero=True, nice=True), alt.Undefined
+    extent = log_extent(rows)
+    return alt.Scale(type="log", nice=False, domain=extent), log_ticks(*extent)
+
+
 def percent_of(ratio: float) -> str:
     """A ratio as a share: 0.86 is ``86 %``."""
     return f"{ratio * 100:.0f} %" if ratio >= 0.1 else f"{ratio * 100:.1f} %"
@@ -202,9 +210,7 @@ def dots(
         titles = list(dict.fromkeys(row["panel"] for row in rows))
         columns = min(2 if layout.columns > 1 else 1, len(titles))
         width = (layout.width - layout.labels - 36 * columns) // columns if columns == 1 else 245
-        extent = log_extent(rows)
-        scale = alt.Scale(type="log", nice=False, domain=extent) if log else alt.Scale(zero=True, nice=True)
-        ticks = log_ticks(*extent) if log else alt.Undefined
+        scale, ticks = value_scale(rows, log=log)
         axis = alt.Axis(title=title, values=ticks, tickCount=5, format=",~r", domain=False)
         names = [arm.label for arm in arms if any(row["arm"] == arm.label for row in rows)]
         y = arm_lines(names, layout, grid=True, least_width=layout.labels if columns == 1 else 0)

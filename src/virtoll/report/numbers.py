@@ -22,7 +22,7 @@ def number(value: float, width: float | None = None) -> str:
 def significant(value: float) -> str:
     """Two significant digits, thousands set apart, no exponent."""
     if 0 < abs(value) < 0.001:
-        return "<0.001"
+        return "<0.001" if value > 0 else ">-0.001"
     return f"{float(f'{value:.2g}'):,.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 

@@ -67,10 +67,9 @@ def _short(findings: Findings) -> list[str]:
         measured = trial.record.measured
         if trial.record.status != "valid" or measured is None or measured.loop != "closed":
             continue
-        under_way = _under_way(measured)
-        for window in measured.windows if under_way else ():
-            rate_per_s = window.rate_per_s
-            if rate_per_s and window.start_ns - window.asked_from_ns < under_way * 1e9 / rate_per_s:
+        for window in measured.windows:
+            under_way, rate_per_s = _under_way(measured, window), window.rate_per_s
+            if under_way and rate_per_s and window.start_ns - window.asked_from_ns < under_way * 1e9 / rate_per_s:
                 label = trial.record.trial.arm.label
                 worst[label] = max(worst.get(label, 0.0), under_way / 2 / window.work)
     return [
@@ -82,11 +81,15 @@ def _short(findings: Findings) -> list[str]:
     ]
 
 
-def _under_way(measured: Measured) -> int:
-    """Units of work that the native generator kept under way in closed loop; 0: another load, which may not tell."""
+def _under_way(measured: Measured, window: Window) -> int:
+    """Units of work that the native generator kept under way in closed loop, where several levels were tried at the
+    window's; 0: another load, which may not tell.
+    """
     settings = measured.settings
-    is_native = measured.instrument.startswith("virtoll-load") and "connections" in settings
-    return int(settings["connections"]) * int(settings.get("pipeline", 1)) if is_native else 0
+    if not measured.instrument.startswith("virtoll-load") or "connections" not in settings:
+        return 0
+    users = settings["connections"] if window.at is None else window.at
+    return int(users) * int(settings.get("pipeline", 1))
 
 
 def _unsteady(findings: Findings) -> list[str]:

@@ -14,7 +14,7 @@ from virtoll.analysis.ratios import Toll
 from virtoll.files.confined import write_inside
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval
-from virtoll.report.words import times
+from virtoll.report.words import fewer, times
 
 _LATEX = str.maketrans(
     {
@@ -143,24 +143,20 @@ def plain(table: Table) -> str:
 
 def verdict(toll: Toll | None, planned: int) -> Cell:
     """A toll as its words and, below, what qualifies them; ``planned``: conditions it should speak for."""
+    if toll is not None and toll.verdict.kind == "floor":
+        return Cell(toll.verdict.words, "floor")
     if toll is not None and toll.zeros:
         return Cell("not judged", toll.verdict.kind, toll.verdict.words)
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing")
-    if toll.verdict.kind == "floor":
-        return Cell(toll.verdict.words, "floor")
-    words, few = toll.verdict.words, toll.conditions < planned
+    words = toll.verdict.words
     head, detail = words, ""
     for mark in (" [", " (", ": "):  # the words go above, what qualifies them below
         head, found, rest = words.partition(mark)
         if found:
             detail = f"[{rest}" if mark == " [" else rest.removesuffix(")")
             break
-    details = [
-        detail,
-        times(toll),
-        f"over {toll.conditions} of {planned} {'cases' if toll.metric.probe else 'conditions'}" if few else "",
-    ]
+    details = [detail, times(toll), fewer(toll, planned)]
     if toll.verdict.kind == "unsure":
         details.insert(1, f"ratio {interval(toll.ratio)}")
     return Cell(head, toll.verdict.kind, "; ".join(part for part in details if part))

@@ -17,15 +17,30 @@ NO_ANSWER = "There is no answer yet: no valid trial can be compared with native.
 
 
 def times(toll: Toll) -> str:
-    """``13 × slower`` or ``4.7 × as much`` where a percentage is hard to picture; else nothing."""
+    """``13 × slower``, ``4.7 × as much`` or (of a knee) ``10 × less`` where a percentage is hard to picture; else
+    nothing.
+    """
     if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
         return ""
     factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
     if toll.metric.group:
         words = worse(toll).partition(" [")[0]
         return words if "×" in words else ""
-    word = "slower" if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")) else "as much"
+    word = "less" if toll.metric.better == "more" else "as much"
+    if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")):
+        word = "slower"
     return f"{significant(factor) if factor < 99.5 else f'{factor:,.0f}'} × {word}" if factor >= 2 else ""
+
+
+def fewer(toll: Toll, planned: int) -> str:
+    """``over 2 of 4 conditions``, of a toll that does not speak for all that were planned; else nothing."""
+    what = "cases" if toll.metric.probe else "conditions"
+    return f"over {toll.conditions} of {planned} {what}" if toll.conditions < planned else ""
+
+
+def with_fewer(name: str, toll: Toll, planned: int) -> str:
+    """A name, and in brackets what `fewer` says."""
+    return f"{name} ({few})" if (few := fewer(toll, planned)) else name
 
 
 def join(words: Sequence[str]) -> str:

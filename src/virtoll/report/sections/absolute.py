@@ -17,10 +17,9 @@ from virtoll.report.drawing import (
     data,
     dots,
     legend,
-    log_extent,
-    log_ticks,
     positive,
     styled,
+    value_scale,
 )
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
@@ -67,10 +66,12 @@ def _by_size(findings: Findings) -> Figure | None:
                 rows.append({"arm": arm.label, "x": x, "panel": panels[condition], **bounds(estimate)})
     if not rows:
         return None
-    rows, what = positive(rows), f"{lower(metric.title)} [{metric.unit}]"
+    log = all(row["value"] > 0 for row in rows)  # a 0 has no place there (native that lost nothing, say)
+    rows, what = positive(rows) if log else rows, f"{lower(metric.title)} [{metric.unit}]"
+    caption = _caption(findings, log=log)
     if not matrix.varying:
         lines = [{**row, "seen": "outside"} for row in rows]
-        return Figure("absolute", "How much is that?", _caption(findings), dots(findings, arms, lines, what, log=True))
+        return Figure("absolute", "How much is that?", caption, dots(findings, arms, lines, what, log=log))
     order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
@@ -79,9 +80,9 @@ def _by_size(findings: Findings) -> Figure | None:
         columns = min(2 if layout.columns > 1 else 1, len(titles))
         # Ordinals drawn on a numeric axis would lie about distance; sizes are labelled, one step each.
         x = alt.X("x:N").scale(domain=order, type="point", padding=0.35).axis(title=None, labelAngle=0, grid=False)
-        scale = alt.Scale(type="log", nice=False, domain=log_extent(rows))
-        ticks = log_ticks(*log_extent(rows))
-        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~r", domain=False, ticks=False)
+        scale, ticks = value_scale(rows, log=log)
+        axis = alt.Axis(title=what, values=ticks, tickCount=5, format=",~r", domain=False, ticks=False)
+        y = alt.Y("value:Q").scale(scale).axis(axis)
         key = legend([arm.label for arm in arms], layout.width - 70, symbolStrokeWidth=0)
         base = alt.Chart().encode(color=look["color"].legend(**key))
         layers = alt.layer(
@@ -98,12 +99,12 @@ def _by_size(findings: Findings) -> Figure | None:
 
     name = "object size" if path == SIZE else setting_name(path)
     question = f"How much is that, by {name}?" if path in matrix.varying else "How much is that?"
-    return Figure("absolute", question, _caption(findings), draw)
+    return Figure("absolute", question, caption, draw)
 
 
-def _caption(findings: Findings) -> str:
-    loops = " and ".join(findings.loops)
+def _caption(findings: Findings, *, log: bool) -> str:
+    loops, scale = " and ".join(findings.loops), "logarithmic scale" if log else "drawn from 0"
     return (
-        f"Mean over deployments with its 95 % interval, {loops} loop, logarithmic scale. "
+        f"Mean over deployments with its 95 % interval, {loops} loop, {scale}. "
         f"{'More' if findings.headline.better == 'more' else 'Less'} is better."
     )

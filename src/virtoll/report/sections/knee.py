@@ -20,7 +20,7 @@ from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.sections.tolls import same, unsure
 from virtoll.report.tables import Cell, Table
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, worse
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, with_fewer, worse
 
 
 class KneeSection(Section):
@@ -87,8 +87,9 @@ def _answer(findings: Findings) -> str:
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
         return NO_ANSWER
-    parts = [same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
-    parts.append(unsure(measured))
+    planned = len(findings.matrix.conditions)
+    judged = [toll for toll in measured if toll.verdict.kind in ("costs", "gains")]
+    parts = [same(measured, planned), *(_one(toll, planned) for toll in judged), unsure(measured, planned)]
     if barred:
         parts.append("no ratio: " + ", ".join(f"{toll.arm.label} ({_why(findings, toll)})" for toll in barred))
     unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
@@ -106,11 +107,11 @@ def _native(findings: Findings) -> str:
     return "The knee in " if estimate is None else f"{matrix.baseline.label} carries {plus_minus(estimate)} "
 
 
-def _one(toll: Toll) -> str:
+def _one(toll: Toll, planned: int) -> str:
     more = worse(toll)
     if toll.verdict.kind == "gains":
         more = toll.verdict.words.partition(" ")[2].replace(" % [", " % more [")
-    return f"{toll.arm.label} carries {more}"
+    return with_fewer(f"{toll.arm.label} carries {more}", toll, planned)
 
 
 def _why(findings: Findings, toll: Toll) -> str:

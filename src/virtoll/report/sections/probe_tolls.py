@@ -16,7 +16,7 @@ from virtoll.report.numbers import significant
 from virtoll.report.palette import BAND, BETTER, INK, PAPER, WORSE
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, mid, not_measured, worse
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, fewer, join, mid, not_measured, worse
 from virtoll.units import percent
 
 _MOST_NAMED = 3  # costs of one arm that the answer names; the table has the others
@@ -68,12 +68,13 @@ class ProbeTolls(Section):
 def heat_map(findings: Findings) -> Figure | None:
     """Probes down, arms across; None where nothing was compared."""
     arms = [arm for arm in findings.arms if arm.role == "treatment"]
-    rows = []
+    rows, few = [], []
     for metric in findings.judged:
         for arm in arms:
             toll = findings.tolls(metric.name).total(arm)
             if toll is not None and toll.worse is not None:
                 rows.append(_cell(metric.title, arm.label, toll, toll.worse.value))
+                few += [f"{mid(metric.title)} of {arm.label} {words}"] if (words := _fewer(findings, toll)) else []
     if not rows:
         return None
     names = list(dict.fromkeys(row["probe"] for row in rows))
@@ -112,7 +113,8 @@ def heat_map(findings: Findings) -> Figure | None:
 
     caption = (
         "How many times worse than native: 2 is half the throughput, or twice the time. Geometric means over a probe's "
-        "cases. Grey: no difference shown, or with a question mark cannot tell yet; blue: better than native."
+        f"cases{f' ({_some(few)})' if few else ''}. Grey: no difference shown, or with a question mark cannot tell "
+        "yet; blue: better than native."
     )
     return Figure("tolls", "What does each platform cost?", caption, draw)
 
@@ -176,19 +178,20 @@ def _arm(findings: Findings, arm: Arm) -> str:
     if kinds["costs"]:
         largest = sorted(kinds["costs"], key=_size, reverse=True)
         more = len(largest) - _MOST_NAMED
-        named = [f"{mid(toll.metric.title)} ({worse(toll)})" for toll in largest[:_MOST_NAMED]]
+        named = [_named(findings, toll, worse(toll)) for toll in largest[:_MOST_NAMED]]
         parts.append(
             ("costs most in " if more > 0 else "costs in ")
             + join(named)
             + (f", and in {more} more" if more > 0 else "")
         )
     if kinds["gains"]:
-        named = [mid(toll.metric.title) for toll in kinds["gains"]]
+        named = [_named(findings, toll) for toll in kinds["gains"]]
         parts.append(f"better than native in {_some(named)}")
     if kinds["same"]:
-        named = [mid(toll.metric.title) for toll in kinds["same"]]
+        named = [_named(findings, toll) for toll in kinds["same"]]
         within = percent(max(toll.margin for toll in kinds["same"]) * 100)
-        what = f"all {len(named)}" if len(named) == len(tolls) > 2 else _some(named)
+        is_whole = not any(_fewer(findings, toll) for toll in kinds["same"])
+        what = f"all {len(named)}" if is_whole and len(named) == len(tolls) > 2 else _some(named)
         parts.append(f"no difference shown (within {within} %) in {what}")
     unsure = len(tolls) - sum(len(some) for some in kinds.values())
     if unsure:
@@ -200,6 +203,16 @@ def _arm(findings: Findings, arm: Arm) -> str:
     if unseen:
         parts.append(f"not measured in {unseen}")
     return f"{arm.label}: {'; '.join(parts)}."
+
+
+def _fewer(findings: Findings, toll: Toll) -> str:
+    """What `fewer` says, by the cases of the toll's probe."""
+    return fewer(toll, len(findings.matrix.conditions_of(toll.metric.name)))
+
+
+def _named(findings: Findings, toll: Toll, size: str = "") -> str:
+    words = "; ".join(part for part in (size, _fewer(findings, toll)) if part)
+    return mid(toll.metric.title) + (f" ({words})" if words else "")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -90,8 +90,9 @@ def _few(rows: list[Row]) -> tuple[list[Row], str]:
 
 
 def _centre(base: Floats) -> Floats:
-    """The mean of [block, condition] over the blocks; nan where nothing is known."""
+    """The mean of [block, condition] over the blocks; nan where nothing is known, or where it is 0."""
     centre = np.full(base.shape[1], np.nan)
     measured = np.isfinite(base).any(axis=0)
     centre[measured] = np.nanmean(base[:, measured], axis=0)
+    centre[centre == 0] = np.nan
     return centre

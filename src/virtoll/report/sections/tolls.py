@@ -31,7 +31,18 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, lower, not_measured, not_told, replicates_of, times
+from virtoll.report.words import (
+    NO_ANSWER,
+    NO_NATIVE,
+    fewer,
+    join,
+    lower,
+    not_measured,
+    not_told,
+    replicates_of,
+    times,
+    with_fewer,
+)
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -91,12 +102,14 @@ def _figure(findings: Findings) -> Figure | None:
     rows: list[Row] = []
     points: list[Row] = []
     measured: list[int] = []
+    few: list[str] = []
     for arm in arms:
         toll = table.total(arm)
         if toll is None or toll.ratio is None:
             continue
         rows.append({"arm": arm.label, **bounds(toll.ratio), "words": _words(toll.ratio)})
         measured.append(toll.ratio.n)
+        few += [f"{arm.label} {words}"] if (words := fewer(toll, len(findings.matrix.conditions))) else []
         cells = [cell for cell in table.cells if cell.arm == arm and cell.ratio is not None]
         points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
     if not rows:
@@ -159,9 +172,10 @@ def _figure(findings: Findings) -> Figure | None:
         close = panel(near, "the same, near native", layout, width, log=False)
         return styled(alt.vconcat(whole, close, spacing=26))
 
+    over = f"all conditions ({join(few)})" if few else "all conditions"
     caption = (
-        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
-        f"the bar its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
+        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {over}, the bar "
+        f"its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
         + method.band(margin)
     )
     if zoom:
@@ -242,8 +256,9 @@ def _answer(findings: Findings) -> str:
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
         return NO_ANSWER
-    parts = [same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
-    parts.append(unsure(measured))
+    planned = len(findings.matrix.conditions)
+    judged = [toll for toll in measured if toll.verdict.kind in ("costs", "gains")]
+    parts = [same(measured, planned), *(_one(toll, planned) for toll in judged), unsure(measured, planned)]
     if barred:
         parts.append("not judged: " + ", ".join(f"{toll.arm.label} ({toll.verdict.words})" for toll in barred))
     unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
@@ -258,29 +273,33 @@ def _headline_words(findings: Findings) -> str:
     return f"{word} ({loops} loop)"
 
 
-def same(tolls: Sequence[Toll]) -> str:
-    """Of those that show no difference; "" of none."""
+def same(tolls: Sequence[Toll], planned: int) -> str:
+    """Of those that show no difference; "" of none. ``planned``: the conditions that each should speak for."""
     found = [toll for toll in tolls if toll.verdict.kind == "same"]
     if not found:
         return ""
     words = found[0].verdict.words.replace("difference shown", "difference")
-    return f"{join([toll.arm.label for toll in found])} {'shows' if len(found) == 1 else 'show'} {words}"
+    names = [with_fewer(toll.arm.label, toll, planned) for toll in found]
+    return f"{join(names)} {'shows' if len(found) == 1 else 'show'} {words}"
 
 
-def _one(toll: Toll) -> str:
-    more = times(toll)
+def _one(toll: Toll, planned: int) -> str:
+    more = "; ".join(part for part in (times(toll), fewer(toll, planned)) if part)
     return f"{toll.arm.label} {toll.verdict.words}" + (f" ({more})" if more else "")
 
 
-def unsure(tolls: Sequence[Toll]) -> str:
+def unsure(tolls: Sequence[Toll], planned: int) -> str:
     """Of those of which nothing can be told yet, and why; of many, of the one that needs most; "" of none."""
     found = [toll for toll in tolls if toll.verdict.kind == "unsure"]
     if len(found) <= _FEW:
-        told = ", ".join(f"{toll.arm.label} ({_why(toll)})" for toll in found)
+        told = ", ".join(
+            f"{toll.arm.label} ({'; '.join(part for part in (_why(toll), fewer(toll, planned)) if part)})"
+            for toll in found
+        )
     else:
         most = max(found, key=lambda toll: toll.verdict.needed or 0)
         which = "" if len({_why(toll) for toll in found}) == 1 else f"the most, {most.arm.label}: "
-        told = f"{join([toll.arm.label for toll in found])} ({which}{_why(most)})"
+        told = f"{join([with_fewer(toll.arm.label, toll, planned) for toll in found])} ({which}{_why(most)})"
     return f"cannot tell yet: {told}" if found else ""
 
 
