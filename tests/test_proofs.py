@@ -22,7 +22,7 @@ from virtoll.monitor.meters import Row
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import Events, Measured, Window
+from virtoll.record.model import Events, Measured, Window, all_events
 from virtoll.study.limits import Limits
 from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
@@ -424,6 +424,26 @@ def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, p
     )
     proofs.of_requests(notes, driven(100 - failed, "closed", events={"visit": events}))
     assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(
+    ("early", "failed", "passed"), [(100, 1, True), (100, 2, False), (1, 1, False), (400, 4, True)]
+)
+def test_of_what_was_sent_in_the_lead_in_as_many_may_fail(notes: Notes, early: int, failed: int, passed: bool) -> None:
+    events = Events(
+        intended=100,
+        offered=100,
+        completed=99,
+        failures={"timeout": 1},
+        censored=1,
+        early=early,
+        early_failures={"timeout": failed},
+    )
+    both = [events, events.model_copy(update={"early": 0, "early_failures": {}})]
+    assert (all_events(both).early, all_events(both).early_failures) == (early, {"timeout": failed})
+    proofs.of_requests(notes, driven(99, "closed", events={"visit": events}))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].endswith(f"; of {early} that were sent before it {failed} timeout")
 
 
 @pytest.mark.parametrize(

@@ -79,29 +79,34 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> N
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
-    """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
-    was done proves nothing; none done is none answered."""
+    """The service answered: at most `FAILED_SHARE` of what was asked failed, in the lead-ins too. Where nobody tells
+    what failed, work that was done proves nothing; none done is none answered."""
     events, name = measured.events, f"{plural(measured.asked)} were answered"
     if events is None:
         done = measured.window.work
         notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
         return
-    failed = sum(events.failures.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
+    kinds = _kinds(events.failures) or "none failed"
     done, told = events.completed, f"{events.completed} of {events.offered} completed; {kinds}"
     if not events.offered and measured.window.served:
         done = round(measured.window.served)
         told = f"all who asked before it waited through the window; {done} of them were answered"
-    answered = done > 0 and failed <= FAILED_SHARE * events.offered
-    notes.check(name, answered, told)
+    if early := _kinds(events.early_failures):
+        told += f"; of {events.early} that were sent before it {early}"
+    notes.check(name, done > 0 and (events.failed_share or 0.0) <= FAILED_SHARE, told)
     if VIEW in measured.window.events:
         _of_views(notes, measured.window.events[VIEW])
 
 
+def _kinds(failures: Mapping[str, int]) -> str:
+    """How many of each kind; "" of none."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()) if count)
+
+
 def _of_views(notes: Notes, views: Events) -> None:
     """What came to viewers after they had begun was right. One that gives up in a stall is what is measured."""
-    wrong = {kind: count for kind, count in sorted(views.failures.items()) if count and kind != "timeout"}
-    told = ", ".join(f"{count} {kind}" for kind, count in wrong.items()) or "none broke off but of waiting"
+    wrong = {kind: count for kind, count in views.failures.items() if kind != "timeout"}
+    told = _kinds(wrong) or "none broke off but of waiting"
     held = sum(wrong.values()) <= FAILED_SHARE * views.offered
     notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
