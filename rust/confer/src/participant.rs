@@ -175,13 +175,14 @@ impl<'a> Participant<'a> {
             }
             match (way, &mut self.sending, &mut self.receiving) {
                 (Way::Receiving, _, Some(receiving)) => {
-                    receiving.take(&datagram, came_ns, shared, tally)?
+                    receiving.take(&datagram, came_ns, now_ns, shared, tally)?
                 }
                 (Way::Sending, Some(sending), _) => {
                     let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
+                    let clock = &shared.common.clock;
                     sending
                         .peer
-                        .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+                        .take(datagram.bytes, from, came_ns, now_ns, clock)?;
                     sending.drive(now_ns, shared, tally)?;
                 }
                 _ => {}
