@@ -176,6 +176,23 @@ def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:
     assert measured.notes == ["no stream was seen: there are no freezes to tell of"]
 
 
+def test_a_bit_rate_is_that_of_the_time_in_which_streams_were_watched() -> None:
+    """Half of them went in the middle of the window: at its end there are half as many streams."""
+    report = told()
+    for each in report["received"].values():
+        each["streams"] //= 2
+        each["media_bytes"] = each["media_bytes"] * 3 // 4
+        each["waiting_ns"], each["watched_ns"] = each["watched_ns"] // 4, each["watched_ns"] // 2
+    values = measurement_of(report, before=0, at=None).window.values
+    assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6, rel=1e-3)
+    for each in report["received"].values():
+        each["streams"] = 0  # all went
+    assert measurement_of(report, before=0, at=None).window.values == values
+    for each in report["received"].values():
+        each["watched_ns"] = each["waiting_ns"] = 0
+    assert "webcam_mbit_per_s" not in measurement_of(report, before=0, at=None).window.values
+
+
 def test_a_round_trip_by_rtcp_is_of_who_sends_alone() -> None:
     """By the reports of all of them, each weighing as often as it was told; of a window without one nothing is."""
     report = told()

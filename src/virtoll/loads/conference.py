@@ -135,9 +135,9 @@ def _values(report: Mapping[str, Any]) -> dict[str, float]:
         if firsts := sorted(row for each in streams for row in each[key]):
             told[f"{key}_ms"] = _median_ns(firsts) / 1e6
     for role in (WEBCAM, DESKTOP):
-        if role in received and received[role]["streams"]:
-            each = received[role]
-            told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / duration_ns / each["streams"]
+        each = received.get(role, {"watched_ns": 0, "waiting_ns": 0})
+        if there_ns := each["watched_ns"] + each["waiting_ns"]:  # of a stream that came or went, its part of the window
+            told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / there_ns
     return told
 
 
