@@ -461,6 +461,29 @@ def test_views_may_end_of_waiting_and_of_nothing_else(
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "stalls", "startups", "held"),
+    [
+        ({"stalled_percent": 0.0, "watching_percent": 100.0}, 0, 0, True),
+        ({"stalled_percent": 100.0}, 0, 0, False),  # all hung in one that began before
+        ({"stalled_percent": 0.0, "watching_percent": 97.0}, 0, 0, False),
+        ({"waiting_percent": 1.0}, 0, 0, False),
+        ({"jitter_ms": 3.0}, 0, 0, False),
+        ({"stalled_percent": 0.0}, 1, 0, False),
+        ({"stalled_percent": 0.0}, 0, 5, False),
+    ],
+)
+def test_who_reads_too_late_proves_nothing_of_what_is_worse_for_it(
+    notes: Notes, values: dict[str, float], stalls: int, startups: int, held: bool
+) -> None:
+    begun = Events(intended=startups, offered=startups, completed=startups, failures={}, censored=0)
+    counts = {"wakes": 100, "wakes_late": 2, "stalls": stalls}
+    measured = driven(100, "open", events={"visit": begun}, values=values, counts=counts)
+    proofs.of_generator(notes, measured, 1)
+    assert {check.name: check.passed for check in notes.checks}["the generator read in time"] is held
+    assert not proofs.read_too_late("visit", measured.window.model_copy(update={"counts": counts | {"wakes_late": 1}}))
+
+
 def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:
     events = Events(intended=10, offered=10, completed=10, failures={}, censored=0, late=0)
     measured = driven(160, "open", events={"round": events}, cpu_ns=1).model_copy(update={"request": "round"})

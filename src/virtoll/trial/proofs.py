@@ -224,7 +224,8 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     """See `read_too_late`."""
     wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
-    notes.check("the generator read in time", not read_too_late(*measured.windows) if wakes else None, told)
+    held = not read_too_late(measured.asked, *measured.windows)
+    notes.check("the generator read in time", held if wakes else None, told)
 
 
 def _of_going_on(notes: Notes, measured: Measured) -> None:
@@ -237,15 +238,26 @@ def _of_going_on(notes: Notes, measured: Measured) -> None:
     notes.check(name, starting_ms <= _GOING_ON_SHARE * there_ms, told)
 
 
-def read_too_late(*windows: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older.
-    Else the lateness did no harm.
+# Quantities that hold how late the generator read, or sent; and those that would be at their best had it been in time,
+# with what that is. One stall that began before the window may last all through it.
+_HOLD_LATENESS = (MEDIA_AGE, LIVE_LATENCY, "jitter_ms", "first_packet_ms", "first_key_frame_ms")
+_BEST = {"stalled_percent": 0, "frozen_percent": 0, "waiting_percent": 0, "watching_percent": 100}
+
+
+def read_too_late(asked: str, *windows: Window) -> bool:
+    """What comes to a viewer that is not read in time has it wait, to begin or to go on, and of live media whose age is
+    told it is older. Else the lateness did no harm. ``asked``: the word of the start-ups among the windows' events.
     """
-    wakes, late, stalls = (
-        sum(window.counts.get(key, 0) for window in windows) for key in (WAKES, WAKES_LATE, "stalls")
-    )
-    tells_ages = any(key in window.values for window in windows for key in (MEDIA_AGE, LIVE_LATENCY))
-    return (stalls > 0 or tells_ages) and late > LATE_SHARE * wakes
+    wakes, late = (sum(window.counts.get(key, 0) for window in windows) for key in (WAKES, WAKES_LATE))
+    return late > LATE_SHARE * wakes and any(_tells_lateness(window, asked) for window in windows)
+
+
+def _tells_lateness(window: Window, asked: str) -> bool:
+    """Whether anything is told of a window that would be better, had the generator read in time."""
+    values, startups = window.values, window.events.get(asked)
+    began = startups is not None and startups.offered > 0
+    waited = any(values.get(key, best) != best for key, best in _BEST.items())
+    return began or waited or window.counts.get("stalls", 0) > 0 or any(key in values for key in _HOLD_LATENESS)
 
 
 def allowed_late(offered: int) -> int:
