@@ -22,7 +22,7 @@ from virtoll.loads import conversation
 from virtoll.loads.conference import JOIN, STAY, measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
 from virtoll.offers import Footage, Port, Room
-from virtoll.record.model import DROPPED, WAKES, WAKES_LATE
+from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE
 
 SECOND = 10**9
 ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
@@ -135,7 +135,7 @@ def test_what_participants_feel_is_told() -> None:
     assert values["first_key_frame_ms"] == pytest.approx(200.001)
     assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6)
     assert (window.counts[DROPPED], window.counts[WAKES_LATE], window.counts["stalls"]) == (0, 0, 0)
-    assert window.counts[WAKES] == 2000 + 9 * 150
+    assert (window.counts[WAKES], window.counts[SENDS]) == (2000, 9 * 150)
     joins = window.events[JOIN]
     assert (joins.intended, joins.completed, joins.censored, joins.late) == (20, 20, 0, 0)
     assert measurement.bulk.histogram == [(20_000_000, 20_001_000, 20)]
@@ -152,7 +152,7 @@ def test_what_went_wrong_is_told_by_its_kind() -> None:
     assert (window.events[JOIN].censored, window.counts["again"]) == (5, 3)
     stays = window.events[STAY]
     assert (stays.offered, stays.completed, stays.failures) == (25, 21, {"connection lost": 4})
-    assert (window.counts[WAKES_LATE], window.counts[DROPPED]) == (7, 5)
+    assert (window.counts[WAKES_LATE], window.counts[SENDS_LATE], window.counts[DROPPED]) == (0, 7, 5)
 
 
 def test_a_stream_that_never_shows_anything_stands_still() -> None:

@@ -484,6 +484,21 @@ def test_who_reads_too_late_proves_nothing_of_what_is_worse_for_it(
     assert not proofs.read_too_late("visit", measured.window.model_copy(update={"counts": counts | {"wakes_late": 1}}))
 
 
+@pytest.mark.parametrize(("wakes", "sends"), [((100, 2), (10_000, 0)), ((10_000, 0), (100, 2))])
+def test_who_reads_and_who_publishes_are_judged_each_by_itself(
+    notes: Notes, wakes: tuple[int, int], sends: tuple[int, int]
+) -> None:
+    """One sends for each frame, the other looks up now and then: one in time must not hide that the other was late."""
+    counts = {"wakes": wakes[0], "wakes_late": wakes[1], "sends": sends[0], "sends_late": sends[1], "stalls": 0}
+    measured = driven(100, "open", values={"media_age_ms": 20.0}, counts=counts)
+    proofs.of_generator(notes, measured, 1)
+    check = {check.name: check for check in notes.checks}["the generator read in time"]
+    assert check.passed is False
+    assert check.detail.endswith(f"0 stalls; {sends[1]} of {sends[0]} times something was sent as late")
+    does = "read" if wakes[1] else "sent"
+    assert proofs.read_too_late("visit", measured.window) == f"2 of 100 times it {does} more than 10 ms late"
+
+
 def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:
     events = Events(intended=10, offered=10, completed=10, failures={}, censored=0, late=0)
     measured = driven(160, "open", events={"round": events}, cpu_ns=1).model_copy(update={"request": "round"})

@@ -67,6 +67,8 @@ VIEW = "view"  # the key of a window's events that are viewers who began to play
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
+# The same of what the load itself sent by the clock, for others to watch.
+SENDS, SENDS_LATE = "sends", "sends_late"
 # The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"

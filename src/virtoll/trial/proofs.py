@@ -26,6 +26,8 @@ from virtoll.record.model import (
     MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
+    SENDS,
+    SENDS_LATE,
     STARTING_MS,
     THERE_MS,
     VIEW,
@@ -49,7 +51,7 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 # The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
 # a part of the window are judged where they are told.
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
-LATE_SHARE = 0.01  # of the times at which viewers were to read on
+LATE_SHARE = 0.01  # of the times at which viewers were to read on; and of those at which a load was to send
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 WIRING = "the wiring lost nothing"
@@ -224,8 +226,10 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     """See `read_too_late`."""
     wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
+    if sends := measured.window.counts.get(SENDS, 0):
+        told += f"; {measured.window.counts[SENDS_LATE]} of {sends} times something was sent as late"
     held = not read_too_late(measured.asked, *measured.windows)
-    notes.check("the generator read in time", held if wakes else None, told)
+    notes.check("the generator read in time", held if wakes + sends else None, told)
 
 
 def _of_going_on(notes: Notes, measured: Measured) -> None:
@@ -244,12 +248,18 @@ _HOLD_LATENESS = (MEDIA_AGE, LIVE_LATENCY, "jitter_ms", "first_packet_ms", "firs
 _BEST = {"stalled_percent": 0, "frozen_percent": 0, "waiting_percent": 0, "watching_percent": 100}
 
 
-def read_too_late(asked: str, *windows: Window) -> bool:
-    """What comes to a viewer that is not read in time has it wait, to begin or to go on, and of live media whose age is
-    told it is older. Else the lateness did no harm. ``asked``: the word of the start-ups among the windows' events.
+def read_too_late(asked: str, *windows: Window) -> str:
+    """How often the generator read late, or sent late what it has others watch, in words; "" where that was seldom, or
+    did no harm. What comes to a viewer that is not read, or sent, in time has it wait, to begin or to go on, and of
+    live media whose age is told it is older. ``asked``: the word of the start-ups among the windows' events.
     """
-    wakes, late = (sum(window.counts.get(key, 0) for window in windows) for key in (WAKES, WAKES_LATE))
-    return late > LATE_SHARE * wakes and any(_tells_lateness(window, asked) for window in windows)
+    if not any(_tells_lateness(window, asked) for window in windows):
+        return ""
+    for name, late_name, does in ((WAKES, WAKES_LATE, "read"), (SENDS, SENDS_LATE, "sent")):
+        times, late = (sum(window.counts.get(key, 0) for window in windows) for key in (name, late_name))
+        if late > LATE_SHARE * times:
+            return f"{late} of {times} times it {does} more than {format_duration(LATE_NS)} late"
+    return ""
 
 
 def _tells_lateness(window: Window, asked: str) -> bool:

@@ -145,6 +145,7 @@ impl<'a> Worker<'a> {
             return Ok(());
         };
         let count = self.batch.receive(&place.sockets.all()[socket]);
+        let real_ns = sys::real_ns();
         let mut now = Now {
             ns: sys::now_ns(),
             player: &mut view.player,
@@ -159,9 +160,13 @@ impl<'a> Worker<'a> {
             if datagram.from != *self.spec.target.address.ip() {
                 now.count(|seen| seen.rtp.strays += 1);
             } else if told.is_ok() {
+                let came = Came {
+                    stamp_ns: datagram.stamp_ns,
+                    at_ns: datagram.came_ns(now.ns, real_ns),
+                };
                 told = view
                     .protocol
-                    .datagram(socket, datagram.bytes, datagram.stamp_ns, &mut now);
+                    .datagram(socket, datagram.bytes, came, &mut now);
             }
         }
         let at_ns = now.ns;
@@ -254,7 +259,7 @@ impl<'a> Worker<'a> {
         };
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
-            Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
+            Asked::Rtmp(played) => Box::new(Rtmp::new(played, self.places[index].number as u64)),
             Asked::Segmented(stream) => Box::new(Segmented::new(stream, self.library.clone())),
             Asked::Live(source) => Box::new(LowLatency::new(source, self.library.clone())),
             Asked::Rtsp(source) => {

@@ -23,7 +23,7 @@ use super::library::Library;
 use super::live::LowLatency;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
-use super::protocol::{Now, Protocol, Want};
+use super::protocol::{Came, Now, Protocol, Want};
 use super::rtmp::Rtmp;
 use super::rtsp::Rtsp;
 use super::segmented::Segmented;

@@ -12,7 +12,7 @@ use super::sdp;
 use crate::rtmp::media::{sent_ns, Mark};
 use crate::rtsp::interval_ns;
 use crate::tally::Failure;
-use crate::view::protocol::Now;
+use crate::view::protocol::{Came, Now};
 
 const LEAP_NS: i64 = 5_000_000_000;
 const HOLE_NS: i64 = 500_000_000;
@@ -54,11 +54,11 @@ impl Track {
         }
     }
 
-    /// A packet of media came; `stamp_ns`: when, by whatever clock, for the jitter.
+    /// A packet of media came.
     pub fn media(
         &mut self,
         packet: &[u8],
-        stamp_ns: i64,
+        came: Came,
         mark: Option<&Mark>,
         now: &mut Now,
     ) -> Result<(), Failure> {
@@ -71,12 +71,14 @@ impl Track {
         let is_counted = now.watched.holds(now.ns);
         let window = is_counted.then_some(&mut now.seen.rtp);
         let (number, timestamp) = (packet.sequence_number(), packet.timestamp());
-        let place = self.reception.packet(number, timestamp, stamp_ns, window);
+        let place = self
+            .reception
+            .packet(number, timestamp, came.stamp_ns, window);
         let place = place.map_err(|Leaped| Failure::Timestamps)?;
         if place != Place::Useless {
             now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
             if let Some(mark) = mark {
-                self.age(&packet, mark, now);
+                self.age(&packet, came.at_ns, mark, now);
             }
         }
         self.on(place, now.ns)
@@ -84,7 +86,7 @@ impl Track {
 
     /// How old a frame is that bears the mark: told when its last packet has come (RFC 6184, 5.1), as a viewer by RTMP
     /// has it when the message is whole.
-    fn age(&mut self, packet: &RtpPacket, mark: &Mark, now: &mut Now) {
+    fn age(&mut self, packet: &RtpPacket, came_ns: i64, mark: &Mark, now: &mut Now) {
         const SEI: u8 = 6;
         const TOGETHER: u8 = 24; // several units in a packet: STAP-A
         let payload = packet.payload();
@@ -99,7 +101,7 @@ impl Track {
                 if packet.marker_bit() && timestamp == packet.timestamp() =>
             {
                 self.marked = None;
-                now.count_age(sent_ns);
+                now.count_age(sent_ns, came_ns);
             }
             _ => {}
         }
