@@ -531,6 +531,58 @@ fn what_comes_before_play_is_asked_for_is_stray() {
     assert!(!watching.viewer.is_over());
 }
 
+/// The same where one comes after play was asked for: it must not keep out whoever sends.
+#[test]
+fn a_datagram_for_who_had_the_port_before_is_no_source() {
+    let source = source(Transport::Udp);
+    let plays = |packets: &[(u32, u32)]| {
+        let mut watching = Watching::plays(&source, &VLC);
+        for (ssrc, number) in packets {
+            watching.now_ns += FRAME_NS;
+            let packet = rtp(96, *number, number * 3600, *ssrc);
+            let came = Came::just(watching.now_ns);
+            watching
+                .with(|viewer, now| viewer.datagram(0, &packet, came, now))
+                .unwrap();
+        }
+        (watching.player.got_ns(), watching.seen.rtp.strays)
+    };
+    let own: Vec<_> = (0..50).map(|number| (7, number)).collect();
+    let with = |strays: &[(usize, (u32, u32))]| {
+        let mut packets = own.clone();
+        for (place, stray) in strays {
+            packets.insert(*place, *stray);
+        }
+        plays(&packets)
+    };
+    assert_eq!(plays(&own), (49 * FRAME_NS, 0));
+    assert_eq!(with(&[(0, (9, 5000))]), (48 * FRAME_NS, 1));
+    assert_eq!(with(&[(0, (9, 5000)), (2, (9, 5003))]), (48 * FRAME_NS, 1));
+    assert_eq!(
+        with(&[(1, (9, 5000)), (3, (9, 5001)), (4, (9, 5002))]),
+        (49 * FRAME_NS, 3),
+        "who sends is known by then"
+    );
+}
+
+#[test]
+fn a_farewell_of_who_had_the_port_before_ends_nothing() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC);
+    for (socket, packet) in [
+        (0, rtp(96, 5000, 0, 9)),
+        (1, bye(9)),
+        (0, rtp(96, 0, 0, 7)),
+        (0, rtp(96, 1, 3600, 7)),
+    ] {
+        let came = Came::just(watching.now_ns);
+        watching
+            .with(|viewer, now| viewer.datagram(socket, &packet, came, now))
+            .unwrap();
+    }
+    assert!(!watching.viewer.is_over());
+}
+
 #[test]
 fn a_timeout_that_was_told_once_holds() {
     let source = source(Transport::Tcp);

@@ -21,8 +21,12 @@ pub struct Track {
     pub about: sdp::Track,
     reception: Reception,
     reporter: Reporter,
-    /// SSRC of whoever sends.
+    /// SSRC of whoever sends, and its last packet's number; whether two came one after the other, and it is sure.
     source: Option<u32>,
+    number: u16,
+    is_sure: bool,
+    /// As long as it is not: another's SSRC, and its last packet's number.
+    other: Option<(u32, u16)>,
     /// Timestamps: the first, the newest, and when that came.
     first: i64,
     newest: i64,
@@ -44,6 +48,9 @@ impl Track {
             about,
             reporter: Reporter::default(),
             source: None,
+            number: 0,
+            is_sure: false,
+            other: None,
             first: 0,
             newest: 0,
             newest_ns: 0,
@@ -63,8 +70,9 @@ impl Track {
         now: &mut Now,
     ) -> Result<(), Failure> {
         let packet = RtpPacket::parse(packet).map_err(|_| Failure::Parse)?;
-        let source = *self.source.get_or_insert(packet.ssrc());
-        if packet.ssrc() != source || packet.payload_type() != self.about.payload_type {
+        if packet.payload_type() != self.about.payload_type
+            || !self.is_of_source(packet.ssrc(), packet.sequence_number())
+        {
             now.count(|seen| seen.rtp.strays += 1);
             return Ok(());
         }
@@ -82,6 +90,28 @@ impl Track {
             }
         }
         self.on(place, now.ns)
+    }
+
+    /// Whether a packet is of whoever sends: the first that is heard, or, until two packets of that one came one after the
+    /// other, the first of whom two did (RFC 3550, A.1): a datagram may have been meant for who had this port before.
+    fn is_of_source(&mut self, source: u32, number: u16) -> bool {
+        match self.source {
+            None => self.source = Some(source),
+            Some(own) if own == source => self.is_sure |= number == self.number.wrapping_add(1),
+            Some(_) if self.is_sure => return false,
+            Some(_) if self.other != Some((source, number.wrapping_sub(1))) => {
+                self.other = Some((source, number));
+                return false;
+            }
+            Some(_) => {
+                (self.source, self.is_sure) = (Some(source), true);
+                (self.marked, self.is_over, self.media_ns) = (None, false, 0);
+                self.reception = Reception::new(self.about.clock_hz);
+                self.reporter = Reporter::default();
+            }
+        }
+        self.number = number;
+        true
     }
 
     /// How old a frame is that bears the mark: told when its last packet has come (RFC 6184, 5.1), as a viewer by RTMP
