@@ -228,7 +228,7 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
     if sends := measured.window.counts.get(SENDS, 0):
         told += f"; {measured.window.counts[SENDS_LATE]} of {sends} times something was sent as late"
-    held = not read_too_late(measured.asked, *measured.windows)
+    held = not read_too_late(*measured.windows)
     notes.check("the generator read in time", held if wakes + sends else None, told)
 
 
@@ -248,12 +248,12 @@ _HOLD_LATENESS = (MEDIA_AGE, LIVE_LATENCY, "jitter_ms", "first_packet_ms", "firs
 _BEST = {"stalled_percent": 0, "frozen_percent": 0, "waiting_percent": 0, "watching_percent": 100}
 
 
-def read_too_late(asked: str, *windows: Window) -> str:
+def read_too_late(*windows: Window) -> str:
     """How often the generator read late, or sent late what it has others watch, in words; "" where that was seldom, or
-    did no harm. What comes to a viewer that is not read, or sent, in time has it wait, to begin or to go on, and of
-    live media whose age is told it is older. ``asked``: the word of the start-ups among the windows' events.
+    did no harm. What comes to a viewer that is not read, or sent, in time has it wait, and of live media whose age is
+    told it is older. How late each start-up was is told by itself (`Events.late`).
     """
-    if not any(_tells_lateness(window, asked) for window in windows):
+    if not any(_tells_lateness(window) for window in windows):
         return ""
     for name, late_name, does in ((WAKES, WAKES_LATE, "read"), (SENDS, SENDS_LATE, "sent")):
         times, late = (sum(window.counts.get(key, 0) for window in windows) for key in (name, late_name))
@@ -262,12 +262,10 @@ def read_too_late(asked: str, *windows: Window) -> str:
     return ""
 
 
-def _tells_lateness(window: Window, asked: str) -> bool:
+def _tells_lateness(window: Window) -> bool:
     """Whether anything is told of a window that would be better, had the generator read in time."""
-    values, startups = window.values, window.events.get(asked)
-    began = startups is not None and startups.offered > 0
-    waited = any(values.get(key, best) != best for key, best in _BEST.items())
-    return began or waited or window.counts.get("stalls", 0) > 0 or any(key in values for key in _HOLD_LATENESS)
+    waited = any(window.values.get(key, best) != best for key, best in _BEST.items())
+    return waited or window.counts.get("stalls", 0) > 0 or any(key in window.values for key in _HOLD_LATENESS)
 
 
 def allowed_late(offered: int) -> int:

@@ -135,7 +135,7 @@ def in_the_way(
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
-    return proofs.read_too_late(load.request, window) if load.loop == "open" else ""
+    return proofs.read_too_late(window) if load.loop == "open" else ""
 
 
 def overrun(window: Window, cpus: int) -> str:

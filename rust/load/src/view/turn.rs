@@ -239,7 +239,8 @@ impl<'a> Worker<'a> {
                 self.tally.begun(at_ns);
                 if view.order == self.order {
                     self.starting -= 1;
-                    self.tally.started(view.due_ns, at_ns);
+                    let late_ns = view.late_ns + self.away.ns(at_ns);
+                    self.tally.started(view.due_ns, at_ns, late_ns);
                 }
                 if self.has_paused() {
                     self.pause(index, at_ns); // the others have
@@ -276,6 +277,7 @@ impl<'a> Worker<'a> {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
+            late_ns: now_ns - place.due_ns - self.away.ns(now_ns),
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,
@@ -285,7 +287,7 @@ impl<'a> Worker<'a> {
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
         self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
         if is_told {
-            self.tally.joined(place.due_ns, now_ns);
+            self.tally.joins += 1;
             self.starting += 1;
         }
     }
@@ -308,7 +310,8 @@ impl<'a> Worker<'a> {
             self.tally.left(at_ns, failure, refused);
         } else if view.order == self.order {
             self.starting -= 1;
-            self.tally.not_started(at_ns, failure, refused);
+            let late_ns = view.late_ns + self.away.ns(at_ns);
+            self.tally.not_started(at_ns, late_ns, failure, refused);
         }
         let anew_ns = self.anew_ns(index, at_ns);
         let place = &mut self.places[index];
