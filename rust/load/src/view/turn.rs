@@ -299,6 +299,9 @@ impl<'a> Worker<'a> {
         at_ns: i64,
         failure: Option<Failure>,
     ) -> Result<(), Failed> {
+        if let (Some(_), Some(own)) = (failure, self.library.borrow().lacks_room()) {
+            return Err(own); // it was not the server that failed
+        }
         let Some(view) = self.part(index, at_ns) else {
             return Ok(());
         };
