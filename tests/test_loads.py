@@ -19,6 +19,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.lab.client import Client, wait_until_ready
 from virtoll.loads.base import Measurement, at_intensity, loads
 from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
+from virtoll.loads.native import measurement_of
 from virtoll.offers import Http
 from virtoll.trial.request_log import read_request_log
 
@@ -271,6 +272,16 @@ class Generator:
             "lateness": None,
         }
         return {**counts, **nothing, "window": {**window, "partial": None}}
+
+
+def test_what_failed_of_the_lead_in_is_told_by_itself() -> None:
+    report = Generator().told({}, 0) | {"offered": 3, "completed": 2, "failures": {"status": 1}}
+    report["lead_in"] = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {"timeout": 2}}
+    window = measurement_of(report, None).window
+    events = window.events["request"]
+    assert (events.offered, events.failures, events.censored) == (3, {"status": 1}, 1)
+    assert (events.early, events.early_failures, events.failed_share) == (7, {"timeout": 2}, 0.3)
+    assert (window.served, window.until_ns) == (5, 9)
 
 
 @pytest.fixture

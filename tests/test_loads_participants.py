@@ -22,7 +22,7 @@ from virtoll.loads import conversation
 from virtoll.loads.conference import JOIN, STAY, measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
 from virtoll.offers import Footage, Port, Room
-from virtoll.record.model import DROPPED, WAKES, WAKES_LATE
+from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE
 
 SECOND = 10**9
 ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
@@ -135,7 +135,7 @@ def test_what_participants_feel_is_told() -> None:
     assert values["first_key_frame_ms"] == pytest.approx(200.001)
     assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6)
     assert (window.counts[DROPPED], window.counts[WAKES_LATE], window.counts["stalls"]) == (0, 0, 0)
-    assert window.counts[WAKES] == 2000 + 9 * 150
+    assert (window.counts[WAKES], window.counts[SENDS]) == (2000, 9 * 150)
     joins = window.events[JOIN]
     assert (joins.intended, joins.completed, joins.censored, joins.late) == (20, 20, 0, 0)
     assert measurement.bulk.histogram == [(20_000_000, 20_001_000, 20)]
@@ -152,7 +152,7 @@ def test_what_went_wrong_is_told_by_its_kind() -> None:
     assert (window.events[JOIN].censored, window.counts["again"]) == (5, 3)
     stays = window.events[STAY]
     assert (stays.offered, stays.completed, stays.failures) == (25, 21, {"connection lost": 4})
-    assert (window.counts[WAKES_LATE], window.counts[DROPPED]) == (7, 5)
+    assert (window.counts[WAKES_LATE], window.counts[SENDS_LATE], window.counts[DROPPED]) == (0, 7, 5)
 
 
 def test_a_stream_that_never_shows_anything_stands_still() -> None:
@@ -174,6 +174,23 @@ def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:
     assert window.values == {"present_percent": 0}
     measured = load_of().measured([measurement_of(report, before=0, at=None)])
     assert measured.notes == ["no stream was seen: there are no freezes to tell of"]
+
+
+def test_a_bit_rate_is_that_of_the_time_in_which_streams_were_watched() -> None:
+    """Half of them went in the middle of the window: at its end there are half as many streams."""
+    report = told()
+    for each in report["received"].values():
+        each["streams"] //= 2
+        each["media_bytes"] = each["media_bytes"] * 3 // 4
+        each["waiting_ns"], each["watched_ns"] = each["watched_ns"] // 4, each["watched_ns"] // 2
+    values = measurement_of(report, before=0, at=None).window.values
+    assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6, rel=1e-3)
+    for each in report["received"].values():
+        each["streams"] = 0  # all went
+    assert measurement_of(report, before=0, at=None).window.values == values
+    for each in report["received"].values():
+        each["watched_ns"] = each["waiting_ns"] = 0
+    assert "webcam_mbit_per_s" not in measurement_of(report, before=0, at=None).window.values
 
 
 def test_a_round_trip_by_rtcp_is_of_who_sends_alone() -> None:

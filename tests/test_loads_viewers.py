@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +17,14 @@ from typing import Any
 import pytest
 
 from viewers_server import Manner, MediaServer
+from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads import conversation
 from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
-from virtoll.loads.viewing import order
+from virtoll.loads.viewing import measurement_of, order, specification
 from virtoll.offers import Http, Offer
 from virtoll.record.model import Events
 from virtoll.services import clips
@@ -456,10 +461,48 @@ def test_the_record_says_what_was_measured(client: Client, server: MediaServer) 
     assert all(len(record.values(key)) == 2 for key in record.quantities)
 
 
+def test_start_ups_wait_for_a_generator_that_is_not_there(client: Client, server: MediaServer, tmp_path: Path) -> None:
+    """It was stopped when what they waited for came, and has joined them in time."""
+    server.manner, server.stall_at = "stall", 100
+    load = load_of(time_limit_ns=2 * SECOND)
+    spec = specification(load.settings, load.asked(server.offer), client)
+    argv = [str(binary("virtoll-load")), "view"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(spec).encode() + b"\n" + json.dumps(order(load.settings)).encode() + b"\n")
+        process.stdin.flush()
+        while len(server.asked) < 3:
+            assert process.poll() is None
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGSTOP)
+        server.let_go()
+        time.sleep(0.3)
+        os.kill(process.pid, signal.SIGCONT)
+        report = json.loads(process.stdout.readline())
+        process.stdin.close()
+    measurement = measurement_of(report, load.settings, {}, {})
+    events = startups(measurement)
+    assert (events.completed, events.late) == (3, 3)
+    assert events.latest_ns is not None
+    assert events.latest_ns > 0.29 * SECOND
+    assert measurement.bulk.histogram is not None
+    assert measurement.bulk.lateness is not None
+    delays_ns, late_ns = (
+        sum(upper * number for _, upper, number in rows)
+        for rows in (measurement.bulk.histogram, measurement.bulk.lateness)
+    )
+    assert late_ns < 1.01 * delays_ns
+    notes = Notes(tmp_path, lambda _: None)
+    proofs.of_generator(notes, load.measured([measurement]), 1)
+    assert {check.name: check.passed for check in notes.checks}["the generator kept its schedule"] is False
+
+
 def test_who_read_late_where_viewers_stalled_proves_nothing(
     client: Client, server: MediaServer, tmp_path: Path
 ) -> None:
     measurement = drive(client, server.offer)
+    best = {"stalled_percent": 0.0, "watching_percent": 100.0}
     for wakes, late, stalls, held in (
         (100, 0, 1, True),
         (100, 1, 1, True),
@@ -468,7 +511,7 @@ def test_who_read_late_where_viewers_stalled_proves_nothing(
         (0, 0, 1, None),
     ):
         counts = {**measurement.window.counts, "wakes": wakes, "wakes_late": late, "stalls": stalls}
-        window = measurement.window.model_copy(update={"counts": counts})
+        window = measurement.window.model_copy(update={"counts": counts, "values": measurement.window.values | best})
         notes = Notes(tmp_path, lambda _: None)
         proofs.of_generator(notes, load_of().measured([replace(measurement, window=window)]), 1)
         check = {check.name: check for check in notes.checks}["the generator read in time"]

@@ -149,17 +149,17 @@ def test_a_lead_in_is_as_long_as_it_takes_to_answer_each_user_once(client: Clien
         assert session._lead_in_ns(replace(session.load.settings, loop="open")) == 0
 
 
-def test_what_fails_in_a_lead_in_is_told_where_it_reached_into_the_window(
-    client: Client, server: MisbehavingServer
-) -> None:
+def test_what_fails_of_a_lead_in_is_told_by_itself(client: Client, server: MisbehavingServer) -> None:
     server.hang_at = 3
     settings = HttpSettings(object_bytes=len(BODY), connections=2, timeout_ns=SECOND, warm_up_ns=0)
     with HttpLoad(settings).session(client, server.offer) as session:
         session.lead_in(SECOND // 5)
         window = session.measure(duration_ns=3 * SECOND).window
     events = window.events["request"]
-    assert events.failures == {"timeout": 1}
-    assert events.offered == events.completed + 1
+    assert (events.failures, events.censored) == ({}, 0)
+    assert events.offered == events.completed
+    assert events.early_failures == {"timeout": 1}
+    assert window.served == events.completed + events.early - 1
     assert window.served is not None
     assert window.served > events.completed, "the lead-in's too"
 

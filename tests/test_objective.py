@@ -165,3 +165,12 @@ def test_a_bound_is_met_below_it_and_not_at_it() -> None:
     assert objective.is_met(0.999)
     assert not objective.is_met(1.0)
     assert not objective.is_met(None), "what failed took longer than anything"
+
+
+def test_the_share_that_failed_is_one_of_the_lead_in_too() -> None:
+    of = window(completed=99, failed=1)
+    early = of.events["request"].model_copy(update={"early": 100, "early_failures": {"timeout": 3}})
+    assert value("failed < 1 %", of.model_copy(update={"events": {"request": early}}), []) == 2
+    hung = early.model_copy(update={"completed": 0, "censored": 0, "failures": {}, "early_failures": {"timeout": 100}})
+    assert value("failed < 1 %", of.model_copy(update={"asked_ns": 0, "events": {"request": hung}}), []) == 100
+    assert value("latency_p50 < 1 ms", of.model_copy(update={"asked_ns": 0, "events": {"request": hung}}), []) is None

@@ -22,7 +22,7 @@ from virtoll.monitor.meters import Row
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import Events, Measured, Window
+from virtoll.record.model import Events, Measured, Window, all_events
 from virtoll.study.limits import Limits
 from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
@@ -427,6 +427,26 @@ def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, p
 
 
 @pytest.mark.parametrize(
+    ("early", "failed", "passed"), [(100, 1, True), (100, 2, False), (1, 1, False), (400, 4, True)]
+)
+def test_of_what_was_sent_in_the_lead_in_as_many_may_fail(notes: Notes, early: int, failed: int, passed: bool) -> None:
+    events = Events(
+        intended=100,
+        offered=100,
+        completed=99,
+        failures={"timeout": 1},
+        censored=1,
+        early=early,
+        early_failures={"timeout": failed},
+    )
+    both = [events, events.model_copy(update={"early": 0, "early_failures": {}})]
+    assert (all_events(both).early, all_events(both).early_failures) == (early, {"timeout": failed})
+    proofs.of_requests(notes, driven(99, "closed", events={"visit": events}))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].endswith(f"; of {early} that were sent before it {failed} timeout")
+
+
+@pytest.mark.parametrize(
     ("failures", "passed"), [({}, True), ({"timeout": 90}, True), ({"content": 1}, True), ({"reset": 2}, False)]
 )
 def test_views_may_end_of_waiting_and_of_nothing_else(
@@ -439,6 +459,42 @@ def test_views_may_end_of_waiting_and_of_nothing_else(
         ("visits were answered", True),
         ("views went on", passed),
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "stalls", "held"),
+    [
+        ({"stalled_percent": 0.0, "watching_percent": 100.0}, 0, True),
+        ({"stalled_percent": 100.0}, 0, False),  # all hung in one that began before
+        ({"stalled_percent": 0.0, "watching_percent": 97.0}, 0, False),
+        ({"waiting_percent": 1.0}, 0, False),
+        ({"jitter_ms": 3.0}, 0, False),
+        ({"stalled_percent": 0.0}, 1, False),
+    ],
+)
+def test_who_reads_too_late_proves_nothing_of_what_is_worse_for_it(
+    notes: Notes, values: dict[str, float], stalls: int, held: bool
+) -> None:
+    counts = {"wakes": 100, "wakes_late": 2, "stalls": stalls}
+    measured = driven(100, "open", values=values, counts=counts)
+    proofs.of_generator(notes, measured, 1)
+    assert {check.name: check.passed for check in notes.checks}["the generator read in time"] is held
+    assert not proofs.read_too_late(measured.window.model_copy(update={"counts": counts | {"wakes_late": 1}}))
+
+
+@pytest.mark.parametrize(("wakes", "sends"), [((100, 2), (10_000, 0)), ((10_000, 0), (100, 2))])
+def test_who_reads_and_who_publishes_are_judged_each_by_itself(
+    notes: Notes, wakes: tuple[int, int], sends: tuple[int, int]
+) -> None:
+    """One sends for each frame, the other looks up now and then: one in time must not hide that the other was late."""
+    counts = {"wakes": wakes[0], "wakes_late": wakes[1], "sends": sends[0], "sends_late": sends[1], "stalls": 0}
+    measured = driven(100, "open", values={"media_age_ms": 20.0}, counts=counts)
+    proofs.of_generator(notes, measured, 1)
+    check = {check.name: check for check in notes.checks}["the generator read in time"]
+    assert check.passed is False
+    assert check.detail.endswith(f"0 stalls; {sends[1]} of {sends[0]} times something was sent as late")
+    does = "read" if wakes[1] else "sent"
+    assert proofs.read_too_late(measured.window) == f"2 of 100 times it {does} more than 10 ms late"
 
 
 def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:

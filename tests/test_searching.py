@@ -174,17 +174,17 @@ def test_a_window_that_meets_the_objective_in_spite_of_a_busy_generator_counts()
     assert knee.ended == "settled"
 
 
-@pytest.mark.parametrize(("stalls", "ended"), [(1, "beyond generator"), (0, "settled")])
-def test_a_viewer_that_stalls_and_is_read_too_late_blames_the_generator(stalls: int, ended: str) -> None:
+@pytest.mark.parametrize(("stalled", "ended"), [(0.1, "beyond generator"), (0.0, "settled")])
+def test_a_viewer_that_stalls_and_is_read_too_late_blames_the_generator(stalled: float, ended: str) -> None:
     def stalling(at: float) -> Measurement:
         slow = measured_at(at, SLOW)
-        counts = {WAKES: 100, WAKES_LATE: 5, "stalls": stalls}
-        return replace(slow, window=slow.window.model_copy(update={"counts": counts}))
+        counts, values = {WAKES: 100, WAKES_LATE: 5, "stalls": 0}, {"stalled_percent": stalled}
+        return replace(slow, window=slow.window.model_copy(update={"counts": counts, "values": values}))
 
     knee = searched(Scripted(stalling)).knee
     assert knee is not None
     assert knee.ended == ended
-    assert knee.steps[-1].limit == ("5 of 100 times it read more than 10 ms late" if stalls else "")
+    assert knee.steps[-1].limit == ("5 of 100 times it read more than 10 ms late" if stalled else "")
 
 
 def test_datagrams_that_the_generators_kernel_threw_away_blame_the_generator() -> None:

@@ -134,7 +134,8 @@ impl Session<'_> {
             for index in 0..count {
                 let datagram = self.batch.get(index);
                 let from = SocketAddrV4::new(datagram.from, datagram.port);
-                if peer.take(datagram.bytes, from, clock.at(now_ns)).is_err() {
+                let taken = peer.take(datagram.bytes, from, now_ns, now_ns, &clock);
+                if taken.is_err() {
                     return false;
                 }
                 while let Ok(Some(_)) = peer.next(&clock, now_ns) {}

@@ -161,12 +161,7 @@ impl<'a> Participant<'a> {
         let (now_ns, real_ns) = clocks();
         for index in 0..count {
             let datagram = batch.get(index);
-            let waited_ns = (real_ns - datagram.stamp_ns).clamp(0, 1_000_000_000);
-            let came_ns = if datagram.stamp_ns == 0 {
-                now_ns
-            } else {
-                now_ns - waited_ns
-            };
+            let came_ns = datagram.came_ns(now_ns, real_ns);
             if let Some(peer) = self.peer(way) {
                 let dropped = peer.sockets().dropped(0, datagram.drops);
                 if tally.span.holds(now_ns) {
@@ -175,13 +170,14 @@ impl<'a> Participant<'a> {
             }
             match (way, &mut self.sending, &mut self.receiving) {
                 (Way::Receiving, _, Some(receiving)) => {
-                    receiving.take(&datagram, came_ns, shared, tally)?
+                    receiving.take(&datagram, came_ns, now_ns, shared, tally)?
                 }
                 (Way::Sending, Some(sending), _) => {
                     let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
+                    let clock = &shared.common.clock;
                     sending
                         .peer
-                        .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+                        .take(datagram.bytes, from, came_ns, now_ns, clock)?;
                     sending.drive(now_ns, shared, tally)?;
                 }
                 _ => {}

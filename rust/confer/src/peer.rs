@@ -164,13 +164,27 @@ impl Peer {
         }
     }
 
-    /// A datagram came; what is neither STUN, DTLS nor RTP is a stray. `next` is to be asked for what became of it.
-    pub fn take(&mut self, bytes: &[u8], from: SocketAddrV4, came: Instant) -> Result<(), Failure> {
+    /// A datagram came at `came_ns`; what is neither STUN, DTLS nor RTP is a stray. `next` is to be asked for what became
+    /// of it. What is due goes first: str0m drives its timers with each datagram, by the datagram's time, and would note
+    /// what they send now as sent when that came.
+    pub fn take(
+        &mut self,
+        bytes: &[u8],
+        from: SocketAddrV4,
+        came_ns: i64,
+        now_ns: i64,
+        clock: &Clock,
+    ) -> Result<(), Failure> {
+        if self.wake_ns <= now_ns {
+            self.on_timer(clock.at(now_ns))?;
+        }
         let received = Receive::new(Protocol::Udp, SocketAddr::V4(from), self.local, bytes);
         let Ok(received) = received else {
             return Ok(());
         };
-        let taken = self.rtc.handle_input(Input::Receive(came, received));
+        let taken = self
+            .rtc
+            .handle_input(Input::Receive(clock.at(came_ns), received));
         taken.map_err(|error| self.failure(&error))
     }
 

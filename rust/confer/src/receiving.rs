@@ -124,6 +124,7 @@ impl Receiving {
         &mut self,
         datagram: &Datagram,
         came_ns: i64,
+        now_ns: i64,
         shared: &Shared,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
@@ -133,8 +134,9 @@ impl Receiving {
             came_ns,
         };
         let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
+        let clock = &shared.common.clock;
         self.peer
-            .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+            .take(datagram.bytes, from, came_ns, now_ns, clock)?;
         let has_told = self.events(Some(came), came_ns, shared, tally)?;
         if came.payload_type.is_some() && !has_told && tally.span.holds(came_ns) {
             tally.received[shared.roles.len()].duplicates += 1;

@@ -170,6 +170,20 @@ pub struct Datagram<'a> {
     pub drops: Option<u32>,
 }
 
+/// No datagram waits longer to be read: more is a step of CLOCK_REALTIME.
+const MOST_WAIT_NS: i64 = 1_000_000_000;
+
+impl Datagram<'_> {
+    /// When it came, by CLOCK_MONOTONIC: it waited to be looked at for as long as its stamp says. `now_ns` and `real_ns`:
+    /// what the two clocks say now.
+    pub fn came_ns(&self, now_ns: i64, real_ns: i64) -> i64 {
+        match self.stamp_ns {
+            0 => now_ns,
+            stamp_ns => now_ns - (real_ns - stamp_ns).clamp(0, MOST_WAIT_NS),
+        }
+    }
+}
+
 /// A control message's buffer must be aligned as its header is.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
@@ -292,6 +306,29 @@ mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
+
+    #[test]
+    fn what_waited_came_before_it_was_read() {
+        let datagram = |stamp_ns| Datagram {
+            bytes: b"",
+            from: Ipv4Addr::LOCALHOST,
+            port: 0,
+            stamp_ns,
+            drops: None,
+        };
+        for (stamp_ns, came_ns) in [
+            (9_000_000_000, 4_000_000_000),
+            (10_000_000_000, 5_000_000_000),
+            (11_000_000_000, 5_000_000_000),
+            (1_000_000_000, 4_000_000_000),
+            (0, 5_000_000_000),
+        ] {
+            assert_eq!(
+                datagram(stamp_ns).came_ns(5_000_000_000, 10_000_000_000),
+                came_ns
+            );
+        }
+    }
 
     #[test]
     fn what_comes_is_stamped_and_what_is_dropped_is_counted() {

@@ -56,8 +56,9 @@ pub struct Drain {
 pub struct LeadIn {
     /// When the generator began to ask.
     start_ns: i64,
-    /// Answered correctly, at any time: no event of the window, and in no percentile.
+    /// Answered correctly, or failed (by kind), at any time: no event of the window, and in no percentile.
     completed: u64,
+    failures: BTreeMap<&'static str, u64>,
     /// End of the last of them, where it was after the window's; else that.
     end_ns: i64,
 }
@@ -275,7 +276,6 @@ impl Report {
         start_ns: i64,
         budget: &Budget,
     ) -> Result<Self, Failed> {
-        let failures = Failure::ALL.map(|(kind, name)| (name, tally.failures[kind as usize]));
         let (window, drain) = stretches(spec, tally, start_ns, budget)?;
         let (loop_, intended) = match spec.loop_ {
             Loop::Closed { requests, .. } => ("closed", requests.unwrap_or(tally.offered)),
@@ -290,16 +290,14 @@ impl Report {
             intended,
             offered: tally.offered,
             completed: tally.completed,
-            failures: failures
-                .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .collect(),
+            failures: by_kind(&tally.failures),
             censored: tally.censored(),
             window,
             begun_ns: None,
             lead_in: (spec.lead_in_ns > 0).then_some(LeadIn {
                 start_ns,
                 completed: tally.early_completed,
+                failures: by_kind(&tally.early_failures),
                 end_ns: tally.early_end_ns.unwrap_or(end_ns).max(end_ns),
             }),
             drain,
@@ -313,6 +311,12 @@ impl Report {
             lateness: open.then(|| tally.lateness.buckets().collect()),
         })
     }
+}
+
+/// The kinds of failures that there were.
+fn by_kind(failures: &[u64; Failure::ALL.len()]) -> BTreeMap<&'static str, u64> {
+    let all = Failure::ALL.map(|(kind, name)| (name, failures[kind as usize]));
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
 /// Where the window ends, and what was under way then. Fails where the counts do not add up.

@@ -101,7 +101,7 @@ impl End {
 /// Where a request lay to the window, by when it was sent (open loop: due) and when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// All of it in the lead-in: it counts for nothing.
+    /// All of it in the lead-in.
     Before,
     /// From the lead-in into the window.
     Into,
@@ -181,8 +181,9 @@ pub struct Tally {
     pub connects: u64,
     pub tls: TlsTally,
     pub window: InWindow,
-    /// Sent in the lead-in and answered correctly, at any time, and when the last of all that was sent there ended.
+    /// Sent in the lead-in and answered correctly, or failed, at any time; and when the last of all these ended.
     pub early_completed: u64,
+    pub early_failures: [u64; Failure::ALL.len()],
     pub early_end_ns: Option<i64>,
     /// Latencies of completed requests, from the intended start.
     pub latencies: Histogram,
@@ -207,6 +208,7 @@ impl Tally {
             tls: TlsTally::default(),
             window: InWindow::default(),
             early_completed: 0,
+            early_failures: [0; Failure::ALL.len()],
             early_end_ns: None,
             latencies: Histogram::default(),
             lateness: Histogram::default(),
@@ -236,15 +238,17 @@ impl Tally {
         self.ended(end, status as i16);
     }
 
-    /// `status`: of the answer, where there was one and its status is what failed. What failed within the window or
-    /// after it counts, whenever it was sent.
+    /// `status`: of the answer, where there was one and its status is what failed. What was sent in the lead-in is no
+    /// event of the window, as when it is answered: were its failures, which are under way for longest, and not its
+    /// answers, the share of what fails would be told too high.
     pub fn fail(&mut self, failure: Failure, end: End, status: Option<u16>) {
-        if end.position == Position::Before {
+        if end.is_early() {
+            self.early_failures[failure as usize] += 1;
+            self.early_end_ns = Some(end.now_ns);
             return;
         }
-        self.offered += u64::from(end.is_early());
         self.failures[failure as usize] += 1;
-        self.window.failed += u64::from(matches!(end.position, Position::Into | Position::Within));
+        self.window.failed += u64::from(end.position == Position::Within);
         self.ended(end, status.map_or(failure.code(), |status| status as i16));
     }
 
@@ -267,7 +271,8 @@ impl Tally {
 
     /// What ended, the lead-in's too.
     pub fn ended_in_all(&self) -> u64 {
-        self.completed + self.censored() + self.early_completed
+        let early_failed: u64 = self.early_failures.iter().sum();
+        self.completed + self.censored() + self.early_completed + early_failed
     }
 
     /// All threads' counts as one.
@@ -281,8 +286,13 @@ impl Tally {
     fn merge(&mut self, other: Tally) {
         self.offered += other.offered;
         self.completed += other.completed;
-        for (mine, theirs) in self.failures.iter_mut().zip(other.failures) {
-            *mine += theirs;
+        for (mine, theirs) in [
+            (&mut self.failures, other.failures),
+            (&mut self.early_failures, other.early_failures),
+        ] {
+            mine.iter_mut()
+                .zip(theirs)
+                .for_each(|(mine, theirs)| *mine += theirs);
         }
         self.connects += other.connects;
         self.tls.merge(other.tls);
@@ -384,11 +394,51 @@ mod tests {
         assert_eq!((tally.early_completed, tally.early_end_ns), (3, Some(300)));
         assert_eq!((tally.completed, tally.window.completed), (0, 0));
         assert_eq!(tally.latencies.buckets().count(), 0);
-        // Nobody is spared what failed while the window was open.
+        // What failed is none either, but is told.
         tally.fail(Failure::Timeout, end(-50, -10), None);
         tally.fail(Failure::Timeout, end(-50, 50), None);
-        tally.fail(Failure::Timeout, end(-50, 150), None);
-        assert_eq!((tally.offered, tally.censored()), (2, 2));
-        assert_eq!(tally.window.failed, 1);
+        tally.fail(Failure::Timeout, end(-50, 350), None);
+        let all = Tally::sum(vec![tally, Tally::new(0)]);
+        assert_eq!((all.offered, all.censored()), (0, 0));
+        assert_eq!((all.window.failed, all.last_ns), (0, None));
+        assert_eq!(all.early_failures[Failure::Timeout as usize], 3);
+        assert_eq!((all.early_end_ns, all.ended_in_all()), (Some(350), 6));
+    }
+
+    #[test]
+    fn the_share_that_is_told_to_fail_is_that_of_the_server_whenever_the_window_begins() {
+        // One user: of 200 requests each last hangs for as long as 300 others take.
+        let requests: Vec<_> = (0..40)
+            .flat_map(|round| {
+                let from_ns = round * 499;
+                let served = (0..199).map(move |k| (from_ns + k, from_ns + k + 1, true));
+                served.chain([(from_ns + 199, from_ns + 499, false)])
+            })
+            .collect();
+        let mut told = [0, 0];
+        for from_ns in 5000..5499 {
+            let window = Stretch {
+                from_ns,
+                until_ns: from_ns + 499,
+            };
+            let mut tally = Tally::new(0);
+            let sent = requests
+                .iter()
+                .filter(|(sent_ns, ..)| *sent_ns < window.until_ns);
+            for &(sent_ns, now_ns, is_served) in sent {
+                let end = End {
+                    share: window.share(sent_ns, now_ns),
+                    position: window.position(sent_ns, now_ns),
+                    ..end(sent_ns, now_ns)
+                };
+                match is_served {
+                    true => tally.complete(end, 200, 1),
+                    false => tally.fail(Failure::Timeout, end, None),
+                }
+            }
+            told[0] += tally.censored();
+            told[1] += tally.completed + tally.censored();
+        }
+        assert_eq!(told[1], 200 * told[0], "{told:?}");
     }
 }

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from virtoll import __version__
 from virtoll.loads.base import Bulk, Histogram, Measurement, histogram, late, latest_ns
-from virtoll.record.model import DROPPED, WAKES, WAKES_LATE, Events, Quantity, Window
+from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE, Events, Quantity, Window
 
 WEBCAM: Final = "webcam"  # those who send
 DESKTOP: Final = "desktop"
@@ -71,9 +71,11 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
             "frames_sent": frames,
             "key_frames_sent": sum(each["key_frames"] for each in sent),
             DROPPED: sum(each["dropped"] for each in received.values()),
+            WAKES: window["wakes"],
+            WAKES_LATE: window["wakes_late"],
             # Who sends is a part of the generator: frames that left late are of its own doing.
-            WAKES: window["wakes"] + frames,
-            WAKES_LATE: window["wakes_late"] + late_frames,
+            SENDS: frames,
+            SENDS_LATE: late_frames,
         },
         events={JOIN: _joins(joins, lateness), STAY: _stays(report["leaves"], before + joins["joined"])},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
@@ -135,9 +137,9 @@ def _values(report: Mapping[str, Any]) -> dict[str, float]:
         if firsts := sorted(row for each in streams for row in each[key]):
             told[f"{key}_ms"] = _median_ns(firsts) / 1e6
     for role in (WEBCAM, DESKTOP):
-        if role in received and received[role]["streams"]:
-            each = received[role]
-            told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / duration_ns / each["streams"]
+        each = received.get(role, {"watched_ns": 0, "waiting_ns": 0})
+        if there_ns := each["watched_ns"] + each["waiting_ns"]:  # of a stream that came or went, its part of the window
+            told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / there_ns
     return told
 
 

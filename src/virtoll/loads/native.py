@@ -307,6 +307,10 @@ def measurement_of(
         latest_ns=latest_ns(lateness),
         log=None if extent is None else LogExtent.model_validate(extent),
     )
+    if lead_in is not None:
+        early = {kind: count for kind, count in lead_in["failures"].items() if count}
+        sent = lead_in["completed"] + sum(early.values())
+        events = events.model_copy(update={"early": sent, "early_failures": early})
     handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
     told = Window(
         start_ns=window["start_ns"],

@@ -13,7 +13,7 @@ from virtoll.loads.base import Measurement
 from virtoll.loads.conversation import Conversation, conversing
 from virtoll.loads.viewing import ViewingSession, ViewingSettings
 from virtoll.offers import Film, Rtmp, Rtsp
-from virtoll.record.model import WAKES, WAKES_LATE
+from virtoll.record.model import SENDS, SENDS_LATE
 
 _PATIENCE_NS = 20 * 10**9  # for a server that takes no stream, or nothing of one
 _REST_NS = 10**9
@@ -104,16 +104,17 @@ class LiveSession(ViewingSession):
 
 def _with(measurement: Measurement, published: Published) -> Measurement:
     """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
-    stall tell nothing of the service. What it published, and how often it failed, is of all that was driven, from the
-    first join on.
+    stall tell nothing of the service. It sends far more often than viewers look up: each is told by itself, or
+    the one that keeps its times would hide the other. What it published, and how often it failed, is of all that was
+    driven, from the first join on.
     """
     window = measurement.window
     counts = {
         **window.counts,
         "published": published.messages,
         "publish_failures": sum(published.failures.values()),
-        WAKES: window.counts[WAKES] + published.messages_of(window.duration_ns),
-        WAKES_LATE: window.counts[WAKES_LATE] + published.late_within(window.start_ns, window.duration_ns),
+        SENDS: published.messages_of(window.duration_ns),
+        SENDS_LATE: published.late_within(window.start_ns, window.duration_ns),
     }
     cpu_ns = (window.cpu_ns or 0) + published.cpu_ns_of(window.duration_ns)
     return replace(measurement, window=window.model_copy(update={"counts": counts, "cpu_ns": cpu_ns}))

@@ -67,6 +67,8 @@ VIEW = "view"  # the key of a window's events that are viewers who began to play
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
+# The same of what the load itself sent by the clock, for others to watch.
+SENDS, SENDS_LATE = "sends", "sends_late"
 # The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
@@ -213,6 +215,9 @@ class Events(_Record):
     offered: int  # really sent
     completed: int  # answered correctly, in window and drain
     failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse, unfinished
+    # Of those sent in the lead-in, which are not among the above: how many ended, at any time, and which failed.
+    early: int = 0
+    early_failures: dict[str, int] = {}
     censored: int  # those without a latency, worse than any that has one: all that failed or (open) were never sent
     drain: Drain | None = None  # None: nothing was under way, or an outside instrument does not tell
     percentiles_ns: dict[str, int] = {}  # as an outside instrument reports them itself
@@ -220,6 +225,15 @@ class Events(_Record):
     late: int | None = None  # open loop: those that the generator itself sent more than LATE_NS late
     latest_ns: int | None = None  # open loop: how late the latest of all was sent, by the generator's own fault
     log: LogExtent | None = None  # None: single events were not recorded
+
+    @property
+    def failed_share(self) -> float | None:
+        """Of all that was sent, in the lead-in too, the part that failed: what is under way when the window begins is
+        what hangs above all, so a share of that alone would be none of the service. None: nothing was sent.
+        """
+        failed = self.censored + sum(self.early_failures.values())
+        total = self.completed + self.censored + self.early
+        return failed / total if total else None
 
 
 class Window(_Record):
@@ -319,21 +333,28 @@ def all_events(of_windows: Sequence[Events]) -> Events:
     """Of several windows, or generators: counts are added; what cannot be (a drain, an instrument's own percentiles) is
     left out.
     """
-    failures: dict[str, int] = {}
-    for events in of_windows:
-        for kind, count in events.failures.items():
-            failures[kind] = failures.get(kind, 0) + count
     late, queued, latest = ([getattr(e, name) for e in of_windows] for name in ("late", "queued", "latest_ns"))
     return Events(
         intended=sum(events.intended for events in of_windows),
         offered=sum(events.offered for events in of_windows),
         completed=sum(events.completed for events in of_windows),
-        failures=failures,
+        failures=_by_kind([events.failures for events in of_windows]),
+        early=sum(events.early for events in of_windows),
+        early_failures=_by_kind([events.early_failures for events in of_windows]),
         censored=sum(events.censored for events in of_windows),
         queued=None if None in queued else sum(queued),
         late=None if None in late else sum(late),
         latest_ns=None if None in latest else max(latest),
     )
+
+
+def _by_kind(of_windows: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The counts of each kind of failure, added."""
+    counts: dict[str, int] = {}
+    for failures in of_windows:
+        for kind, count in failures.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
 
 
 class Quantity(_Record):

@@ -111,12 +111,12 @@ def _value(objective: Objective, window: Window, events: Events | None, histogra
     if events is None:
         raise ValueError("the load does not tell what became of what it asked for")
     total = events.completed + events.censored
-    if not total and window.asked_ns is not None:  # all who asked in its lead-in waited through it
-        return 0.0 if q is None else None
-    if not total:
+    if not total and window.asked_ns is None:
         raise ValueError("nothing was asked for in it")
     if q is None:
-        return 100 * events.censored / total
+        return 100 * (events.failed_share or 0.0)
+    if not total:  # all who asked in its lead-in waited through it
+        return None
     return _latency_ms(objective.metric, q, events, histogram)
 
 

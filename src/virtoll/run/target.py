@@ -146,6 +146,8 @@ def _as_text(told: _Told) -> str:
     lines += [_line(f"time of a {measured.asked}, {name}", f"{ms:.4g} ms") for name, ms in told.latencies_ms.items()]
     if measured.events is not None:
         lines += [_line(f"failed: {kind}", f"{count:,}") for kind, count in measured.events.failures.items() if count]
+        early = measured.events.early_failures
+        lines += [_line(f"failed, of those sent before: {kind}", f"{count:,}") for kind, count in early.items()]
     lines += [_line(q.title, f"{window.values[key]:.4g} {q.unit}") for key, q in _quantities(measured)]
     lines += [_line("CPUs the generator used", f"{window.cpus:.2f}")] if window.cpus is not None else []
     lines += [f"  note: {note}" for note in measured.notes]

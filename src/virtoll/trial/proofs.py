@@ -26,6 +26,8 @@ from virtoll.record.model import (
     MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
+    SENDS,
+    SENDS_LATE,
     STARTING_MS,
     THERE_MS,
     VIEW,
@@ -49,7 +51,7 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 # The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
 # a part of the window are judged where they are told.
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
-LATE_SHARE = 0.01  # of the times at which viewers were to read on
+LATE_SHARE = 0.01  # of the times at which viewers were to read on; and of those at which a load was to send
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 WIRING = "the wiring lost nothing"
@@ -79,29 +81,34 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> N
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
-    """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
-    was done proves nothing; none done is none answered."""
+    """The service answered: at most `FAILED_SHARE` of what was asked failed, in the lead-ins too. Where nobody tells
+    what failed, work that was done proves nothing; none done is none answered."""
     events, name = measured.events, f"{plural(measured.asked)} were answered"
     if events is None:
         done = measured.window.work
         notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
         return
-    failed = sum(events.failures.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
+    kinds = _kinds(events.failures) or "none failed"
     done, told = events.completed, f"{events.completed} of {events.offered} completed; {kinds}"
     if not events.offered and measured.window.served:
         done = round(measured.window.served)
         told = f"all who asked before it waited through the window; {done} of them were answered"
-    answered = done > 0 and failed <= FAILED_SHARE * events.offered
-    notes.check(name, answered, told)
+    if early := _kinds(events.early_failures):
+        told += f"; of {events.early} that were sent before it {early}"
+    notes.check(name, done > 0 and (events.failed_share or 0.0) <= FAILED_SHARE, told)
     if VIEW in measured.window.events:
         _of_views(notes, measured.window.events[VIEW])
 
 
+def _kinds(failures: Mapping[str, int]) -> str:
+    """How many of each kind; "" of none."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()) if count)
+
+
 def _of_views(notes: Notes, views: Events) -> None:
     """What came to viewers after they had begun was right. One that gives up in a stall is what is measured."""
-    wrong = {kind: count for kind, count in sorted(views.failures.items()) if count and kind != "timeout"}
-    told = ", ".join(f"{count} {kind}" for kind, count in wrong.items()) or "none broke off but of waiting"
+    wrong = {kind: count for kind, count in views.failures.items() if kind != "timeout"}
+    told = _kinds(wrong) or "none broke off but of waiting"
     held = sum(wrong.values()) <= FAILED_SHARE * views.offered
     notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
@@ -219,7 +226,10 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     """See `read_too_late`."""
     wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
-    notes.check("the generator read in time", not read_too_late(*measured.windows) if wakes else None, told)
+    if sends := measured.window.counts.get(SENDS, 0):
+        told += f"; {measured.window.counts[SENDS_LATE]} of {sends} times something was sent as late"
+    held = not read_too_late(*measured.windows)
+    notes.check("the generator read in time", held if wakes + sends else None, told)
 
 
 def _of_going_on(notes: Notes, measured: Measured) -> None:
@@ -232,15 +242,30 @@ def _of_going_on(notes: Notes, measured: Measured) -> None:
     notes.check(name, starting_ms <= _GOING_ON_SHARE * there_ms, told)
 
 
-def read_too_late(*windows: Window) -> bool:
-    """What comes to a viewer that is not read in time stalls it, and of live media whose age is told it is older.
-    Else the lateness did no harm.
+# Quantities that hold how late the generator read, or sent; and those that would be at their best had it been in time,
+# with what that is. One stall that began before the window may last all through it.
+_HOLD_LATENESS = (MEDIA_AGE, LIVE_LATENCY, "jitter_ms", "first_packet_ms", "first_key_frame_ms")
+_BEST = {"stalled_percent": 0, "frozen_percent": 0, "waiting_percent": 0, "watching_percent": 100}
+
+
+def read_too_late(*windows: Window) -> str:
+    """How often the generator read late, or sent late what it has others watch, in words; "" where that was seldom, or
+    did no harm. What comes to a viewer that is not read, or sent, in time has it wait, and of live media whose age is
+    told it is older. How late each start-up was is told by itself (`Events.late`).
     """
-    wakes, late, stalls = (
-        sum(window.counts.get(key, 0) for window in windows) for key in (WAKES, WAKES_LATE, "stalls")
-    )
-    tells_ages = any(key in window.values for window in windows for key in (MEDIA_AGE, LIVE_LATENCY))
-    return (stalls > 0 or tells_ages) and late > LATE_SHARE * wakes
+    if not any(_tells_lateness(window) for window in windows):
+        return ""
+    for name, late_name, does in ((WAKES, WAKES_LATE, "read"), (SENDS, SENDS_LATE, "sent")):
+        times, late = (sum(window.counts.get(key, 0) for window in windows) for key in (name, late_name))
+        if late > LATE_SHARE * times:
+            return f"{late} of {times} times it {does} more than {format_duration(LATE_NS)} late"
+    return ""
+
+
+def _tells_lateness(window: Window) -> bool:
+    """Whether anything is told of a window that would be better, had the generator read in time."""
+    waited = any(window.values.get(key, best) != best for key, best in _BEST.items())
+    return waited or window.counts.get("stalls", 0) > 0 or any(key in window.values for key in _HOLD_LATENESS)
 
 
 def allowed_late(offered: int) -> int:

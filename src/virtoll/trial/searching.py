@@ -17,8 +17,6 @@ from virtoll.record.model import (
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
-    WAKES,
-    WAKES_LATE,
     Events,
     Measured,
     Window,
@@ -137,10 +135,7 @@ def in_the_way(
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
-    if load.loop == "open" and proofs.read_too_late(window):
-        read = f"{window.counts[WAKES_LATE]} of {window.counts[WAKES]} times it read"
-        return f"{read} more than {format_duration(LATE_NS)} late"
-    return ""
+    return proofs.read_too_late(window) if load.loop == "open" else ""
 
 
 def overrun(window: Window, cpus: int) -> str:

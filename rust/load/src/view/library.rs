@@ -3,24 +3,56 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use virtoll_generator::Failed;
+
 use super::playlist::Playlist;
 use super::segmented::Format;
 use crate::tally::Failure;
 
 /// All playlists together that viewers hold at a time, by their texts or, where that is more, by what was read of them;
-/// in memory they are a few times as large. More are made up.
+/// in memory they are a few times as large. Where a server gives each viewer another, this is the generator's own bound.
 const MOST_BYTES: usize = 64 << 20;
 /// From so much on it is worth a look what nobody holds any more.
 const LEAST_BYTES: usize = 1 << 20;
 
-#[derive(Default)]
 pub struct Library {
     read: HashMap<Vec<u8>, Rc<Playlist>>,
     bytes: usize,
     tidy_at_bytes: usize,
+    most_bytes: usize,
+    is_full: bool,
+}
+
+impl Default for Library {
+    fn default() -> Self {
+        Library::with_room(MOST_BYTES)
+    }
 }
 
 impl Library {
+    pub fn with_room(most_bytes: usize) -> Self {
+        Library {
+            read: HashMap::new(),
+            bytes: 0,
+            tidy_at_bytes: 0,
+            most_bytes,
+            is_full: false,
+        }
+    }
+
+    /// Why nothing more can be told of the server, if so: there was one playlist too many for the generator.
+    pub fn lacks_room(&self) -> Option<Failed> {
+        let held = self.read.len();
+        let most_bytes = self.most_bytes;
+        self.is_full.then(|| {
+            Failed(format!(
+                "the generator holds no more playlists than {most_bytes} bytes of them at a time (in each thread), and its \
+                 viewers were given more, all different ({held} are held): ask for fewer viewers, or have the server \
+                 give all of them the same"
+            ))
+        })
+    }
+
     /// What this text says, of that format.
     pub fn parsed(&mut self, text: Vec<u8>, format: Format) -> Result<Rc<Playlist>, Failure> {
         if let Some(playlist) = self.read.get(&text) {
@@ -30,7 +62,8 @@ impl Library {
         let bytes = size(&text, &playlist);
         if self.bytes + bytes > self.tidy_at_bytes {
             self.tidy();
-            if self.bytes + bytes > MOST_BYTES {
+            if self.bytes + bytes > self.most_bytes {
+                self.is_full = true; // whoever drives the viewer ends it all
                 return Err(Failure::Parse);
             }
         }
@@ -48,7 +81,8 @@ impl Library {
             .iter()
             .map(|(text, playlist)| size(text, playlist));
         self.bytes = sizes.sum();
-        self.tidy_at_bytes = (2 * self.bytes).clamp(LEAST_BYTES, MOST_BYTES);
+        self.tidy_at_bytes =
+            (2 * self.bytes).clamp(LEAST_BYTES.min(self.most_bytes), self.most_bytes);
     }
 }
 
@@ -90,12 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_makes_up_another_for_each_is_refused() {
+    fn a_server_that_makes_up_another_for_each_is_too_much_for_the_generator() {
         let mut library = Library::default();
         let told =
             (0..1000).map(|number| library.parsed(text(number, playlist::MOST_BYTES), Format::Hls));
         let held: Vec<_> = told.take_while(Result::is_ok).collect();
         assert_eq!(held.len(), MOST_BYTES / playlist::MOST_BYTES);
+        let Some(Failed(why)) = library.lacks_room() else {
+            panic!("it has none")
+        };
+        assert!(why.starts_with("the generator holds no more playlists than 67108864 bytes"));
+        assert!(why.contains("(64 are held)"), "{why}");
         drop(held);
         assert!(library
             .parsed(text(1000, playlist::MOST_BYTES), Format::Hls)

@@ -63,7 +63,7 @@ pub struct Report {
     wakes_late: u64,
     /// Start-up delays of those that began to play, from when each was to join: (lower_ns, upper_ns, count).
     histogram: Vec<(u64, u64, u64)>,
-    /// How long each join waited for the generator itself.
+    /// How long each of these joins waited for the generator itself, until play began, or it failed.
     lateness: Vec<(u64, u64, u64)>,
     /// From when on nothing was asked for, of those who pause.
     rests_ns: Option<i64>,

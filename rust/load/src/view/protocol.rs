@@ -3,6 +3,7 @@
 //! A viewer is one of these and a `Player`. Whoever drives it (`worker.rs`) asks what it wants, does that, and tells it
 //! what came; then asks again. What the machine makes of the bytes goes to the player, as media that came.
 
+use virtoll_generator::random::Random;
 use virtoll_generator::reception::Received;
 use virtoll_wire::hist::Histogram;
 
@@ -38,6 +39,54 @@ pub enum Want {
     Fail(Failure),
 }
 
+/// When a packet came: for what lies between two, by the stamp of the kernel that received it (CLOCK_REALTIME); and by
+/// CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Came {
+    pub stamp_ns: i64,
+    pub at_ns: i64,
+}
+
+impl Came {
+    /// It is not known better than that it has just been read.
+    pub fn just(now_ns: i64) -> Self {
+        Came {
+            stamp_ns: now_ns,
+            at_ns: now_ns,
+        }
+    }
+}
+
+/// When a viewer looks up by itself, though all that it does is brought about by what comes: so it is known whether the
+/// generator looks in time. Who joined together do not look together.
+#[derive(Debug)]
+pub struct Looks {
+    random: Random,
+    due_ns: i64,
+}
+
+/// Between two looks: so long, and up to as much again.
+const LOOK_NS: i64 = 100_000_000;
+
+impl Looks {
+    pub fn new(seed: u64) -> Self {
+        Looks {
+            random: Random(seed),
+            due_ns: 0,
+        }
+    }
+
+    pub fn look(&mut self, now_ns: i64) {
+        if now_ns >= self.due_ns {
+            self.due_ns = now_ns + LOOK_NS + self.random.below(LOOK_NS as u64) as i64;
+        }
+    }
+
+    pub fn due_ns(&self) -> i64 {
+        self.due_ns
+    }
+}
+
 /// The time, and the player that gets the media.
 pub struct Now<'a> {
     pub ns: i64,
@@ -59,13 +108,13 @@ impl Now<'_> {
             seen.media_bytes += bytes;
         });
         if let Some(sent_ns) = sent_ns {
-            self.count_age(sent_ns);
+            self.count_age(sent_ns, self.ns);
         }
     }
 
-    /// Live media came which their publisher sent then.
-    pub fn count_age(&mut self, sent_ns: i64) {
-        let age_ns = self.ns.saturating_sub(sent_ns).max(0);
+    /// Live media came then which their publisher sent at `sent_ns`.
+    pub fn count_age(&mut self, sent_ns: i64, came_ns: i64) {
+        let age_ns = came_ns.saturating_sub(sent_ns).max(0);
         self.count(|seen| {
             seen.ages += 1;
             seen.age_ns = seen.age_ns.saturating_add(age_ns);
@@ -161,12 +210,12 @@ pub trait Protocol {
     /// The ports of each pair of sockets: numbers 2n and 2n + 1.
     fn bound(&mut self, _ports: Vec<(u16, u16)>) {}
 
-    /// A datagram came over a socket; `stamp_ns`: when, by the clock of the kernel that received it.
+    /// A datagram came over a socket.
     fn datagram(
         &mut self,
         _socket: usize,
         _datagram: &[u8],
-        _stamp_ns: i64,
+        _came: Came,
         _now: &mut Now,
     ) -> Result<(), Failure> {
         Ok(())

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use virtoll_generator::time::TIME_MAX_NS;
 use virtoll_generator::Failed;
 
-use super::protocol::{Now, Protocol, Want};
+use super::protocol::{Looks, Now, Protocol, Want};
 use super::timeline::Timeline;
 use crate::rtmp::media::{mark_of, sent_ns, Mark};
 use crate::rtmp::session::{checked_name, Application, Event, Session};
@@ -72,6 +72,7 @@ pub struct Rtmp<'a> {
     played: &'a Played,
     session: Session<'a>,
     timeline: Timeline,
+    looks: Looks,
     is_connected: bool,
     /// It has its buffer full, and waits until there is room again.
     is_full: bool,
@@ -79,11 +80,13 @@ pub struct Rtmp<'a> {
 }
 
 impl<'a> Rtmp<'a> {
-    pub fn new(played: &'a Played) -> Self {
+    /// `seed`: of what is drawn, so that viewers do not look up all at once.
+    pub fn new(played: &'a Played, seed: u64) -> Self {
         Rtmp {
             played,
             session: Session::new(&played.application),
             timeline: Timeline::new(played.gap_ns / MS),
+            looks: Looks::new(seed),
             is_connected: false,
             is_full: false,
             is_whole: false,
@@ -156,6 +159,7 @@ impl Protocol for Rtmp<'_> {
         if self.is_whole {
             return Want::Nothing;
         }
+        self.looks.look(now.ns);
         if !self.is_connected {
             self.is_connected = true;
             return Want::Connect;
@@ -174,6 +178,14 @@ impl Protocol for Rtmp<'_> {
             self.heard(event, now)?;
         }
         Ok(())
+    }
+
+    /// Of what is live how late it is read is in its age.
+    fn wakes_ns(&self) -> i64 {
+        match self.played.is_live {
+            true => self.looks.due_ns(),
+            false => i64::MAX,
+        }
     }
 
     fn closed(&mut self, _: &mut Now) -> Result<(), Failure> {

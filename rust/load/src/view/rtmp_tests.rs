@@ -41,7 +41,7 @@ struct Watching<'a> {
 impl<'a> Watching<'a> {
     fn new(played: &'a Played, rules: Rules) -> Self {
         Watching {
-            viewer: Rtmp::new(played),
+            viewer: Rtmp::new(played, 1),
             player: Player::new(rules, 0),
             watched: Watched::within(0, i64::MAX),
             seen: Seen::default(),
@@ -256,6 +256,21 @@ fn the_age_of_live_media_is_that_of_its_publishers_marks() {
     );
     assert!(mark_of("too short").is_err());
     assert!(mark_of("no plain letter!").is_err());
+}
+
+#[test]
+fn who_watches_live_looks_up_by_itself_several_times_a_second() {
+    let (live, film) = (played(true, None), played(false, None));
+    let mut watching = Watching::begun(&live, RULES);
+    let mut now_ns = 0;
+    for _ in 0..10 {
+        let wakes_ns = watching.viewer.wakes_ns();
+        assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
+        now_ns = wakes_ns;
+        assert_eq!(watching.want(now_ns), Want::Read(READ_BYTES));
+    }
+    let watching = Watching::begun(&film, RULES);
+    assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "it has its times");
 }
 
 proptest! {

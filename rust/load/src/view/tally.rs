@@ -76,7 +76,8 @@ pub struct Tally {
     pub under_way: u64,
     pub started_late: u64,
     pub last_ns: i64,
-    /// Start-up delays, from when a viewer was to join; and how much later than that it joined.
+    /// Start-up delays, from when a viewer was to join; and how long each start-up waited for the generator itself: how
+    /// much later than that it joined, and for how long nobody looked until it began to play, or failed.
     pub delays: Histogram,
     pub lateness: Histogram,
     /// Viewers that played when the order came, or began to until the window's end: how many there were, how many of
@@ -98,14 +99,10 @@ impl Tally {
         }
     }
 
-    pub fn joined(&mut self, due_ns: i64, now_ns: i64) {
-        self.joins += 1;
-        self.lateness.record((now_ns - due_ns).max(0) as u64);
-    }
-
-    /// Of the order's joins one has begun to play.
-    pub fn started(&mut self, due_ns: i64, now_ns: i64) {
+    /// Of the order's joins one has begun to play; `late_ns`: how long it waited for the generator itself.
+    pub fn started(&mut self, due_ns: i64, now_ns: i64, late_ns: i64) {
         self.started += 1;
+        self.lateness.record(late_ns.max(0) as u64);
         self.delays.record((now_ns - due_ns).max(0) as u64);
         self.drained(now_ns, true);
     }
@@ -120,7 +117,14 @@ impl Tally {
 
     /// Of the order's joins one will never begin to play. Where nothing failed its media ended before, which never
     /// happens, for then play begins.
-    pub fn not_started(&mut self, at_ns: i64, failure: Option<Failure>, refused: Option<u16>) {
+    pub fn not_started(
+        &mut self,
+        at_ns: i64,
+        late_ns: i64,
+        failure: Option<Failure>,
+        refused: Option<u16>,
+    ) {
+        self.lateness.record(late_ns.max(0) as u64);
         self.not_started
             .count(failure.unwrap_or(Failure::Unfinished), refused);
         self.drained(at_ns, false);

@@ -145,6 +145,7 @@ impl<'a> Worker<'a> {
             return Ok(());
         };
         let count = self.batch.receive(&place.sockets.all()[socket]);
+        let real_ns = sys::real_ns();
         let mut now = Now {
             ns: sys::now_ns(),
             player: &mut view.player,
@@ -159,9 +160,13 @@ impl<'a> Worker<'a> {
             if datagram.from != *self.spec.target.address.ip() {
                 now.count(|seen| seen.rtp.strays += 1);
             } else if told.is_ok() {
+                let came = Came {
+                    stamp_ns: datagram.stamp_ns,
+                    at_ns: datagram.came_ns(now.ns, real_ns),
+                };
                 told = view
                     .protocol
-                    .datagram(socket, datagram.bytes, datagram.stamp_ns, &mut now);
+                    .datagram(socket, datagram.bytes, came, &mut now);
             }
         }
         let at_ns = now.ns;
@@ -234,7 +239,8 @@ impl<'a> Worker<'a> {
                 self.tally.begun(at_ns);
                 if view.order == self.order {
                     self.starting -= 1;
-                    self.tally.started(view.due_ns, at_ns);
+                    let late_ns = view.late_ns + self.away.ns(at_ns);
+                    self.tally.started(view.due_ns, at_ns, late_ns);
                 }
                 if self.has_paused() {
                     self.pause(index, at_ns); // the others have
@@ -254,7 +260,7 @@ impl<'a> Worker<'a> {
         };
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
-            Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
+            Asked::Rtmp(played) => Box::new(Rtmp::new(played, self.places[index].number as u64)),
             Asked::Segmented(stream) => Box::new(Segmented::new(stream, self.library.clone())),
             Asked::Live(source) => Box::new(LowLatency::new(source, self.library.clone())),
             Asked::Rtsp(source) => {
@@ -271,6 +277,7 @@ impl<'a> Worker<'a> {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
+            late_ns: now_ns - place.due_ns - self.away.ns(now_ns),
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,
@@ -280,7 +287,7 @@ impl<'a> Worker<'a> {
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
         self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
         if is_told {
-            self.tally.joined(place.due_ns, now_ns);
+            self.tally.joins += 1;
             self.starting += 1;
         }
     }
@@ -292,6 +299,9 @@ impl<'a> Worker<'a> {
         at_ns: i64,
         failure: Option<Failure>,
     ) -> Result<(), Failed> {
+        if let (Some(_), Some(own)) = (failure, self.library.borrow().lacks_room()) {
+            return Err(own); // it was not the server that failed
+        }
         let Some(view) = self.part(index, at_ns) else {
             return Ok(());
         };
@@ -303,7 +313,8 @@ impl<'a> Worker<'a> {
             self.tally.left(at_ns, failure, refused);
         } else if view.order == self.order {
             self.starting -= 1;
-            self.tally.not_started(at_ns, failure, refused);
+            let late_ns = view.late_ns + self.away.ns(at_ns);
+            self.tally.not_started(at_ns, late_ns, failure, refused);
         }
         let anew_ns = self.anew_ns(index, at_ns);
         let place = &mut self.places[index];

@@ -23,7 +23,7 @@ use super::library::Library;
 use super::live::LowLatency;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
-use super::protocol::{Now, Protocol, Want};
+use super::protocol::{Came, Now, Protocol, Want};
 use super::rtmp::Rtmp;
 use super::rtsp::Rtsp;
 use super::segmented::Segmented;
@@ -32,6 +32,7 @@ use super::tally::Tally;
 use super::START_DELAY_NS;
 use crate::slot::is;
 use crate::tally::{kind_of, Failure};
+use away::Away;
 
 const EVENTS_MAX: usize = 256;
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -39,6 +40,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
+/// While somebody waits for play to begin it looks at least this often, for it is seen only from where a look was due
+/// that it did not look.
+const LOOK_NS: i64 = 5_000_000;
 /// The tag of what wakes a worker for a task.
 const TASK: u64 = u64::MAX;
 
@@ -112,6 +116,8 @@ struct View<'a> {
     /// When it was to join, and which order tells of that; 0: none.
     due_ns: i64,
     order: u64,
+    /// How much later than that it joined, less what this thread had been away until then.
+    late_ns: i64,
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,
@@ -191,8 +197,9 @@ pub struct Worker<'a> {
     phase: Phase,
     /// No more tasks can come.
     is_over: bool,
-    /// Those of whose joins the order is to tell, and who are not playing yet.
+    /// Those of whose joins the order is to tell, and who are not playing yet; and for how long nobody looked at them.
     starting: usize,
+    away: Away,
     /// Those who pause, and still wait for what they had asked for.
     busy: usize,
     buffer: Box<[u8]>,
@@ -229,6 +236,7 @@ impl<'a> Worker<'a> {
             phase: Phase::Between,
             is_over: false,
             starting: 0,
+            away: Away::default(),
             busy: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             batch: Batch::default(),
@@ -247,11 +255,20 @@ impl<'a> Worker<'a> {
                 Phase::Within(_) => self.tally.watched.until_ns,
                 Phase::Drains | Phase::Between => i64::MAX,
             };
-            let timeout_ns = match self.unread.is_empty() {
-                true => due_ns.min(bound_ns).saturating_sub(sys::now_ns()),
-                false => 0,
+            let asked_ns = sys::now_ns();
+            self.away.asks(asked_ns);
+            let look_ns = match self.starting {
+                0 => i64::MAX,
+                _ => asked_ns + LOOK_NS,
             };
-            let count = self.epoll.wait(&mut events, timeout_ns);
+            let wake_ns = match self.unread.is_empty() {
+                true => due_ns.min(bound_ns).min(look_ns),
+                false => asked_ns,
+            };
+            let count = self
+                .epoll
+                .wait(&mut events, wake_ns.saturating_sub(asked_ns));
+            self.away.looks(wake_ns.max(asked_ns), sys::now_ns());
             let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
             for event in &events[..count] {
                 self.heed();
@@ -364,6 +381,8 @@ impl<'a> Worker<'a> {
     }
 }
 
+#[path = "away.rs"]
+mod away;
 #[path = "orders.rs"]
 mod orders;
 #[path = "pause.rs"]

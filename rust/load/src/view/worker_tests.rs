@@ -68,6 +68,46 @@ fn a_request_over_a_new_connection_is_not_asked_anew() {
     assert_eq!(report["connects"], 2);
 }
 
+/// What the generator cannot hold is no failure of the server's.
+#[test]
+fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    thread::spawn(move || serve(&listener, &[Some(PLAYLIST)]));
+    let (asked, bell) = (spec.asked().unwrap(), crew::bell().unwrap());
+    let ((sender, tasks), (reports, _)) = (mpsc::channel(), mpsc::channel());
+    let seat = Seat {
+        thread: 0,
+        tasks,
+        reports,
+        bell: &bell,
+    };
+    let mut worker = Worker::new(&spec, &asked, seat).unwrap();
+    worker.library = Rc::new(RefCell::new(Library::with_room(PLAYLIST.len() - 1)));
+    let now_ns = sys::now_ns();
+    let task = Task {
+        viewers: 1,
+        stay: 0,
+        first_ns: now_ns,
+        joins_ns: [now_ns].into(),
+        goes_on_every_ns: None,
+        pauses: false,
+        anew: 0,
+        first_anew: 0,
+        tells_after_ns: 0,
+        window_ns: (now_ns, i64::MAX / 2),
+    };
+    sender.send(task).unwrap();
+    worker.heed();
+    let Err(Failed(why)) = worker.run() else {
+        panic!("it went on")
+    };
+    assert!(
+        why.starts_with("the generator holds no more playlists"),
+        "{why}"
+    );
+}
+
 #[test]
 fn an_order_is_read_between_any_two_turns() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

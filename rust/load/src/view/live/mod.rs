@@ -261,7 +261,7 @@ impl<'a> LowLatency<'a> {
         let theirs_ns = clock.and_then(|clock| clock.theirs_ns(now.ns));
         if let Some(age_ns) = theirs_ns.and_then(|theirs_ns| piece.age_ns(theirs_ns)) {
             if piece.at >= self.first_next {
-                now.count_age(now.ns.saturating_sub(age_ns));
+                now.count_age(now.ns.saturating_sub(age_ns), now.ns);
                 now.count(|seen| seen.live.ages.record(age_ns.max(0) as u64));
             }
             if now.player.is_playing() {

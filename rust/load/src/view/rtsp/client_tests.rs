@@ -240,7 +240,7 @@ fn datagrams_come_to_ports_and_are_reported_to_ports() {
             let packet = rtp(96, number, number * 3600, 7);
             let now_ns = watching.now_ns;
             watching
-                .with(|viewer, now| viewer.datagram(0, &packet, now_ns, now))
+                .with(|viewer, now| viewer.datagram(0, &packet, Came::just(now_ns), now))
                 .unwrap();
         }
         assert!(watching.settled().unwrap());
@@ -274,7 +274,8 @@ fn what_comes_late_of_a_window_that_is_over_counts_for_no_other() {
         for number in numbers {
             watching.now_ns += FRAME_NS;
             let (packet, now_ns) = (rtp(96, *number, number * 3600, 7), watching.now_ns);
-            let came = watching.with(|viewer, now| viewer.datagram(0, &packet, now_ns, now));
+            let came =
+                watching.with(|viewer, now| viewer.datagram(0, &packet, Came::just(now_ns), now));
             came.unwrap();
         }
     };
@@ -481,23 +482,30 @@ fn a_farewell_that_comes_later_is_due_at_once_and_not_before() {
             watching.now_ns += FRAME_NS;
             let (packet, now_ns) = (rtp(96, number, number * 3600, 7), watching.now_ns);
             watching
-                .with(|viewer, now| viewer.datagram(0, &packet, now_ns, now))
+                .with(|viewer, now| viewer.datagram(0, &packet, Came::just(now_ns), now))
                 .unwrap();
             watching.settled().unwrap();
         }
         watching.now_ns += SECOND / 2;
+        assert_eq!(watching.settled(), Ok(true));
         let farewell = bye(7);
         watching
-            .with(|viewer, now| viewer.datagram(1, &farewell, 0, now))
+            .with(|viewer, now| viewer.datagram(1, &farewell, Came::just(0), now))
             .unwrap();
         assert!(watching.viewer.wakes_ns() >= watching.now_ns, "{seconds}");
-        watching.now_ns = watching.viewer.wakes_ns();
         let expected = if seconds == 30 {
             Ok(false)
         } else {
             Err(Failure::Length)
         };
-        assert_eq!(watching.settled(), expected);
+        let told = loop {
+            watching.now_ns = watching.viewer.wakes_ns();
+            match watching.settled() {
+                Ok(true) => {} // it looked up
+                told => break told,
+            }
+        };
+        assert_eq!(told, expected);
     }
 }
 
@@ -507,7 +515,7 @@ fn what_comes_before_play_is_asked_for_is_stray() {
     let source = source(Transport::Udp);
     let mut watching = Watching::plays(&source, &VLC[..2]);
     let datagram = |watching: &mut Watching, socket, packet: Vec<u8>| {
-        watching.with(|viewer, now| viewer.datagram(socket, &packet, 0, now))
+        watching.with(|viewer, now| viewer.datagram(socket, &packet, Came::just(0), now))
     };
     assert_eq!(datagram(&mut watching, 0, rtp(96, 5000, 0, 9)), Ok(()));
     assert_eq!(datagram(&mut watching, 1, bye(9)), Ok(()));
@@ -520,6 +528,58 @@ fn what_comes_before_play_is_asked_for_is_stray() {
     let rtp = &watching.seen.rtp;
     assert_eq!((rtp.packets, rtp.lost, rtp.strays), (3, 0, 2));
     assert_eq!(watching.player.got_ns(), 2 * FRAME_NS);
+    assert!(!watching.viewer.is_over());
+}
+
+/// The same where one comes after play was asked for: it must not keep out whoever sends.
+#[test]
+fn a_datagram_for_who_had_the_port_before_is_no_source() {
+    let source = source(Transport::Udp);
+    let plays = |packets: &[(u32, u32)]| {
+        let mut watching = Watching::plays(&source, &VLC);
+        for (ssrc, number) in packets {
+            watching.now_ns += FRAME_NS;
+            let packet = rtp(96, *number, number * 3600, *ssrc);
+            let came = Came::just(watching.now_ns);
+            watching
+                .with(|viewer, now| viewer.datagram(0, &packet, came, now))
+                .unwrap();
+        }
+        (watching.player.got_ns(), watching.seen.rtp.strays)
+    };
+    let own: Vec<_> = (0..50).map(|number| (7, number)).collect();
+    let with = |strays: &[(usize, (u32, u32))]| {
+        let mut packets = own.clone();
+        for (place, stray) in strays {
+            packets.insert(*place, *stray);
+        }
+        plays(&packets)
+    };
+    assert_eq!(plays(&own), (49 * FRAME_NS, 0));
+    assert_eq!(with(&[(0, (9, 5000))]), (48 * FRAME_NS, 1));
+    assert_eq!(with(&[(0, (9, 5000)), (2, (9, 5003))]), (48 * FRAME_NS, 1));
+    assert_eq!(
+        with(&[(1, (9, 5000)), (3, (9, 5001)), (4, (9, 5002))]),
+        (49 * FRAME_NS, 3),
+        "who sends is known by then"
+    );
+}
+
+#[test]
+fn a_farewell_of_who_had_the_port_before_ends_nothing() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC);
+    for (socket, packet) in [
+        (0, rtp(96, 5000, 0, 9)),
+        (1, bye(9)),
+        (0, rtp(96, 0, 0, 7)),
+        (0, rtp(96, 1, 3600, 7)),
+    ] {
+        let came = Came::just(watching.now_ns);
+        watching
+            .with(|viewer, now| viewer.datagram(socket, &packet, came, now))
+            .unwrap();
+    }
     assert!(!watching.viewer.is_over());
 }
 
@@ -593,6 +653,47 @@ fn a_marked_frame_is_as_old_as_its_last_packet() {
     }
 }
 
+/// A datagram waits in the kernel, which stamps it, until the generator reads it; and the jitter is by the stamps alone.
+#[test]
+fn a_datagrams_age_is_that_at_which_it_came_and_not_at_which_it_was_read() {
+    let mark = *b"0123456789abcdef";
+    let mut source = source(Transport::Udp);
+    (source.is_live, source.mark) = (true, Some(mark));
+    let mut watching = Watching::plays(&source, &VLC);
+    watching.now_ns += SECOND;
+    let mut packet = rtp(96, 0, 0, 7);
+    packet[1] |= 1 << 7;
+    packet.truncate(12);
+    packet.push(0x18);
+    packet.extend(&crate::rtmp::media::marked(&mark, watching.now_ns)[5..]);
+    let came = Came {
+        stamp_ns: 77 * SECOND,
+        at_ns: watching.now_ns + FRAME_NS,
+    };
+    watching.now_ns += 9 * FRAME_NS;
+    let told = watching.with(|viewer, now| viewer.datagram(0, &packet, came, now));
+    assert_eq!(told, Ok(()));
+    assert_eq!((watching.seen.ages, watching.seen.age_ns), (1, FRAME_NS));
+}
+
+/// In whatever state it is: it may wait for nothing but what comes.
+#[test]
+fn a_viewer_looks_up_by_itself_several_times_a_second() {
+    let source = source(Transport::Udp);
+    for answers in 0..=VLC.len() {
+        let mut watching = Watching::plays(&source, &VLC[..answers]);
+        watching.settled().unwrap();
+        for _ in 0..10 {
+            let wakes_ns = watching.viewer.wakes_ns();
+            let after_ns = wakes_ns - watching.now_ns;
+            assert!((1..=200_000_000).contains(&after_ns), "{after_ns}");
+            watching.now_ns = wakes_ns;
+            watching.settled().unwrap();
+        }
+        assert!(watching.now_ns >= SECOND / 2, "it does little else");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
@@ -630,7 +731,7 @@ proptest! {
         let mut watching = Watching::plays(&source, &VLC);
         for (socket, packet) in packets {
             watching.now_ns += FRAME_NS;
-            let _ = watching.with(|viewer, now| viewer.datagram(socket, &packet, 0, now));
+            let _ = watching.with(|viewer, now| viewer.datagram(socket, &packet, Came::just(0), now));
         }
     }
 

@@ -1,5 +1,6 @@
 //! RTSP 1.0 (RFC 2326): a presentation is described, its tracks are set up, and played; the media come as RTP, over the
-//! connection itself or as datagrams. The server sets the pace.
+//! connection itself or as datagrams. The server sets the pace, and whatever a viewer does is brought about by what comes;
+//! so that it is known whether the generator looks in time, it also looks up by itself.
 //!
 //! A film is whole when all its tracks came to within 2 s of its length (VLC keeps back what its own buffer holds) and the
 //! server said farewell, or nothing more for a second; one that ends before is cut. What is live has no end.
@@ -14,7 +15,7 @@ use std::collections::VecDeque;
 use serde::Deserialize;
 use virtoll_generator::random::Random;
 
-use super::protocol::{Now, Protocol, Want};
+use super::protocol::{Came, Looks, Now, Protocol, Want};
 use crate::rtmp::media::Mark;
 use crate::rtsp::message::{Framer, Item, Message};
 use crate::rtsp::session::{self, Session};
@@ -65,6 +66,7 @@ enum Phase {
 pub struct Rtsp<'a> {
     source: &'a Source,
     random: Random,
+    looks: Looks,
     /// SSRC of our reports.
     own: u32,
     phase: Phase,
@@ -94,6 +96,7 @@ impl<'a> Rtsp<'a> {
         Rtsp {
             source,
             random,
+            looks: Looks::new(seed),
             own,
             phase: Phase::New,
             framer: Framer::default(),
@@ -123,7 +126,7 @@ impl<'a> Rtsp<'a> {
                 {
                     Some(index) if self.source.transport == Transport::Tcp => {
                         let is_media = self.ways[index].0 == channel;
-                        self.packet(index, is_media, payload, now.ns, now)
+                        self.packet(index, is_media, payload, Came::just(now.ns), now)
                     }
                     _ => {
                         now.count(|seen| seen.rtp.strays += 1);
@@ -146,7 +149,7 @@ impl<'a> Rtsp<'a> {
         index: usize,
         is_media: bool,
         packet: &[u8],
-        stamp_ns: i64,
+        came: Came,
         now: &mut Now,
     ) -> Result<(), Failure> {
         if !matches!(self.phase, Phase::Play | Phase::Playing | Phase::Whole) {
@@ -162,7 +165,7 @@ impl<'a> Rtsp<'a> {
             }
             return Ok(());
         }
-        track.media(packet, stamp_ns, self.source.mark.as_ref(), now)?;
+        track.media(packet, came, self.source.mark.as_ref(), now)?;
         self.heard_ns = now.ns;
         let going = self.tracks.iter().filter(|track| !track.is_over);
         let came_ns = going.map(|track| track.media_ns).min().unwrap_or(0);
@@ -239,6 +242,7 @@ impl<'a> Rtsp<'a> {
 
 impl Protocol for Rtsp<'_> {
     fn want(&mut self, now: &mut Now) -> Want {
+        self.looks.look(now.ns);
         if let Err(failure) = self.attend(now) {
             return Want::Fail(failure);
         }
@@ -285,8 +289,10 @@ impl Protocol for Rtsp<'_> {
     }
 
     fn wakes_ns(&self) -> i64 {
-        if self.phase != Phase::Playing {
-            return i64::MAX;
+        match self.phase {
+            Phase::Playing => {}
+            Phase::Whole => return i64::MAX,
+            _ => return self.looks.due_ns(),
         }
         let ends_ns = match (self.is_near_end(), self.is_over()) {
             (true, true) => self.heard_ns,
@@ -299,7 +305,8 @@ impl Protocol for Rtsp<'_> {
             i64::MAX
         };
         let reports_ns = self.tracks.iter().map(|track| track.report_ns);
-        reports_ns.fold(ends_ns.min(keep_ns), i64::min)
+        let first_ns = ends_ns.min(keep_ns).min(self.looks.due_ns());
+        reports_ns.fold(first_ns, i64::min)
     }
 
     fn bound(&mut self, ports: Vec<(u16, u16)>) {
@@ -311,10 +318,10 @@ impl Protocol for Rtsp<'_> {
         &mut self,
         socket: usize,
         packet: &[u8],
-        stamp_ns: i64,
+        came: Came,
         now: &mut Now,
     ) -> Result<(), Failure> {
-        self.packet(socket / 2, socket & 1 == 0, packet, stamp_ns, now)
+        self.packet(socket / 2, socket & 1 == 0, packet, came, now)
     }
 
     fn end_window(&mut self, now: &mut Now) {

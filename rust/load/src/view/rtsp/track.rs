@@ -12,7 +12,7 @@ use super::sdp;
 use crate::rtmp::media::{sent_ns, Mark};
 use crate::rtsp::interval_ns;
 use crate::tally::Failure;
-use crate::view::protocol::Now;
+use crate::view::protocol::{Came, Now};
 
 const LEAP_NS: i64 = 5_000_000_000;
 const HOLE_NS: i64 = 500_000_000;
@@ -21,8 +21,12 @@ pub struct Track {
     pub about: sdp::Track,
     reception: Reception,
     reporter: Reporter,
-    /// SSRC of whoever sends.
+    /// SSRC of whoever sends, and its last packet's number; whether two came one after the other, and it is sure.
     source: Option<u32>,
+    number: u16,
+    is_sure: bool,
+    /// As long as it is not: another's SSRC, and its last packet's number.
+    other: Option<(u32, u16)>,
     /// Timestamps: the first, the newest, and when that came.
     first: i64,
     newest: i64,
@@ -44,6 +48,9 @@ impl Track {
             about,
             reporter: Reporter::default(),
             source: None,
+            number: 0,
+            is_sure: false,
+            other: None,
             first: 0,
             newest: 0,
             newest_ns: 0,
@@ -54,37 +61,62 @@ impl Track {
         }
     }
 
-    /// A packet of media came; `stamp_ns`: when, by whatever clock, for the jitter.
+    /// A packet of media came.
     pub fn media(
         &mut self,
         packet: &[u8],
-        stamp_ns: i64,
+        came: Came,
         mark: Option<&Mark>,
         now: &mut Now,
     ) -> Result<(), Failure> {
         let packet = RtpPacket::parse(packet).map_err(|_| Failure::Parse)?;
-        let source = *self.source.get_or_insert(packet.ssrc());
-        if packet.ssrc() != source || packet.payload_type() != self.about.payload_type {
+        if packet.payload_type() != self.about.payload_type
+            || !self.is_of_source(packet.ssrc(), packet.sequence_number())
+        {
             now.count(|seen| seen.rtp.strays += 1);
             return Ok(());
         }
         let is_counted = now.watched.holds(now.ns);
         let window = is_counted.then_some(&mut now.seen.rtp);
         let (number, timestamp) = (packet.sequence_number(), packet.timestamp());
-        let place = self.reception.packet(number, timestamp, stamp_ns, window);
+        let place = self
+            .reception
+            .packet(number, timestamp, came.stamp_ns, window);
         let place = place.map_err(|Leaped| Failure::Timestamps)?;
         if place != Place::Useless {
             now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
             if let Some(mark) = mark {
-                self.age(&packet, mark, now);
+                self.age(&packet, came.at_ns, mark, now);
             }
         }
         self.on(place, now.ns)
     }
 
+    /// Whether a packet is of whoever sends: the first that is heard, or, until two packets of that one came one after the
+    /// other, the first of whom two did (RFC 3550, A.1): a datagram may have been meant for who had this port before.
+    fn is_of_source(&mut self, source: u32, number: u16) -> bool {
+        match self.source {
+            None => self.source = Some(source),
+            Some(own) if own == source => self.is_sure |= number == self.number.wrapping_add(1),
+            Some(_) if self.is_sure => return false,
+            Some(_) if self.other != Some((source, number.wrapping_sub(1))) => {
+                self.other = Some((source, number));
+                return false;
+            }
+            Some(_) => {
+                (self.source, self.is_sure) = (Some(source), true);
+                (self.marked, self.is_over, self.media_ns) = (None, false, 0);
+                self.reception = Reception::new(self.about.clock_hz);
+                self.reporter = Reporter::default();
+            }
+        }
+        self.number = number;
+        true
+    }
+
     /// How old a frame is that bears the mark: told when its last packet has come (RFC 6184, 5.1), as a viewer by RTMP
     /// has it when the message is whole.
-    fn age(&mut self, packet: &RtpPacket, mark: &Mark, now: &mut Now) {
+    fn age(&mut self, packet: &RtpPacket, came_ns: i64, mark: &Mark, now: &mut Now) {
         const SEI: u8 = 6;
         const TOGETHER: u8 = 24; // several units in a packet: STAP-A
         let payload = packet.payload();
@@ -99,7 +131,7 @@ impl Track {
                 if packet.marker_bit() && timestamp == packet.timestamp() =>
             {
                 self.marked = None;
-                now.count_age(sent_ns);
+                now.count_age(sent_ns, came_ns);
             }
             _ => {}
         }
