@@ -199,11 +199,14 @@ def test_the_noise_floor_decides_no_word(floor: float | None) -> None:
 
 
 def test_a_native_of_which_pairs_have_no_ratio_tells_no_noise_floor() -> None:
-    """That of the other pairs would be of the better blocks: p99 of 4 pairs lies among what failed."""
+    """That of the other pairs would be of the better blocks: in 4 pairs a native has no value that could be told."""
     row = Row(AGAIN, None, Summary(0.05, 0.004, 4), None, 1, failed=4)
     (toll,) = judge_family(TIME, [row], 0.03, "")
     assert (toll.ratio, toll.verdict.kind) == (None, "floor")
-    assert toll.verdict.words == "noise floor: unknown (no ratio: in 4 pairs it lies among what failed)"
+    assert (
+        toll.verdict.words
+        == "noise floor: unknown (no ratio: in 4 pairs it is of a window in which nothing was served)"
+    )
     assert verdict_cell(toll, 1).plain == toll.verdict.words
     assert "more than chance" not in toll.verdict.words
 

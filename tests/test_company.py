@@ -46,8 +46,9 @@ LAB = cast(
 
 
 def window(start_ns: int = 0, *, duration_ns: int = SECOND_NS, work: float = 100, offered: int = 100) -> Window:
+    lost = 100 - int(work)
     events = Events(
-        intended=100, offered=offered, completed=int(work), failures={"timeout": 100 - int(work)}, censored=0, late=0
+        intended=100, offered=offered, completed=int(work), failures={"timeout": lost}, censored=lost, late=0
     )
     return Window(start_ns=start_ns, duration_ns=duration_ns, work=work, events={"request": events}, cpu_ns=10**8)
 
