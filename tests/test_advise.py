@@ -406,6 +406,20 @@ def test_more_blocks_of_two_configurations_are_those_of_the_same_two(tmp_path: P
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "begun"),
+    [
+        ("redis --platforms bubblewrap --decide 5%", "run redis --platforms bubblewrap"),
+        ("redis --platforms 'a;b'", "run redis"),
+    ],
+)
+def test_more_blocks_are_of_the_platforms_that_were_asked_for(tmp_path: Path, command: str, begun: str) -> None:
+    """The study by itself may not measure that one."""
+    _, advice = unsure_of_docker(tmp_path)
+    (run,) = advice.runs
+    assert _begun(replace(run, run=replace(run.run, study={**run.run.study, "command": command})), advice) == begun
+
+
 def test_a_platforms_name_from_a_run_is_no_command(made: Path) -> None:
     found = find(made)
     (skipped,) = found.run.environment.skipped

@@ -126,7 +126,7 @@ def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
         for label, q in _PERCENTILES:
             if q < 1:
                 _leave_out_of(group, f"latency_{label}_ms", q)
-        windows = [trial for trial in group if OF_A_WINDOW in trial.values]
+        windows = [trial for trial in group if OF_A_WINDOW in trial.values or OF_A_WINDOW in trial.censored]
         if windows and not holds_enough([trial.window_requests for trial in windows]):
             for trial in windows:
                 trial.drop(OF_A_WINDOW, f"too few in a window: {_FEW}")
@@ -237,7 +237,7 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         reason = _no_rate(events, measured.asked, asked, longer)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
-        if window.served_nothing:
+        if measured.served_nothing:
             trial.censored |= {"rate_per_s", "total_time_s"}
     else:
         trial.put("rate_per_s", rate_per_s)

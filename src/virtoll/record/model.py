@@ -283,13 +283,6 @@ class Window(_Record):
         return self.work * 1e9 / self.duration_ns if self.work and self.duration_ns > 0 else None
 
     @property
-    def served_nothing(self) -> bool:
-        """Whether it lasted and nothing was done in it, which is worse than any rate. (Where all was asked for at once
-        it has no length, and nothing is known of its rate.)
-        """
-        return self.duration_ns > 0 and not self.work
-
-    @property
     def cpus(self) -> float | None:
         """How many CPUs the instrument itself used, over the stretch that its CPU time is of; None: not known."""
         return self._cpus_over(self.duration_ns if self.cpu_span_ns is None else self.cpu_span_ns)
@@ -402,6 +395,16 @@ class Measured(_Record):
         if len(self.windows) == 1 or len({window.at for window in self.windows}) > 1:
             return self.windows[0]
         return _whole(self.windows)
+
+    @property
+    def served_nothing(self) -> bool:
+        """Of a closed loop: whether its windows lasted and nothing was done in them, which is worse than any rate. Where
+        as many as were asked for were all sent at once they ended with that, and nothing is known of its rate; in open
+        loop nothing may be due.
+        """
+        window, asked = self.window, int(self.settings.get("requests") or 0)
+        ended_with_that = self.events is not None and 0 < asked <= self.events.offered
+        return self.loop == "closed" and window.duration_ns > 0 and not window.work and not ended_with_that
 
     @property
     def asked(self) -> str:

@@ -76,7 +76,7 @@ class RunningTable:
             return
         if measured.pace is not None:
             mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(measured.pace)
-        elif measured.knee is not None or measured.window.served_nothing:
+        elif measured.knee is not None or measured.served_nothing:
             self._barred.add(label)
 
     def rows(self) -> list[RunningRow]:

@@ -18,7 +18,8 @@ from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval
 from virtoll.report.words import lower
 
-_SIZE = re.compile(r"[0-9]+[A-Za-z]+")
+# What makes a run the study that it is, beside its file and `--quick`, and how each is written.
+_MADE_BY = {"--memory": re.compile(r"[0-9]+[A-Za-z]+"), "--platforms": re.compile(r"[a-z0-9-]+(,[a-z0-9-]+)*")}
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,13 @@ def _would_measure(run: Findings, advice: Advice, platform: str, why: str) -> Un
     configurations there is no way but to measure it in both of the runs that they are from.
     """
     is_of_two = bool(run.run.study.get("configurations"))
-    begun = f"virtoll {_begun(run, advice)} --platforms {shlex.quote(platform)}"
+    begun = f"virtoll {_begun(run, advice, without='--platforms')} --platforms {shlex.quote(platform)}"
     return Untold(platform, why, "" if is_of_two else begun)
 
 
-def _begun(run: Findings, advice: Advice) -> str:
+def _begun(run: Findings, advice: Advice, without: str = "") -> str:
     """What begins a run of the same study: by its own command, of which the file counts and what makes it that study
-    (a record may be anybody's); by the study's name where there is none.
+    (a record may be anybody's), ``without`` one of these options; by the study's name where there is none.
     """
     words = _words(run.run.study.get("command"))
     if run.run.study.get("configurations") and words[:1] == ["compare"]:
@@ -56,7 +57,8 @@ def _begun(run: Findings, advice: Advice) -> str:
     file = words[0] if words else name if name in advice.known.studies else f"{name}.toml"
     options = ["--quick"] * ("--quick" in words)
     for option, value in pairwise(words):
-        options += [option, value] if option == "--memory" and _SIZE.fullmatch(value) else []
+        written = None if option == without else _MADE_BY.get(option)
+        options += [option, value] if written and written.fullmatch(value) else []
     return shlex.join(["run", file, *options])
 
 

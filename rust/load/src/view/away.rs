@@ -1,17 +1,18 @@
 //! For how long a thread did not look at what came for its viewers: it was busy with others, was stopped, or had no CPU.
 //!
-//! A start-up that waits meanwhile waits for the generator, and not for the service.
+//! A start-up that waits meanwhile waits for the generator, and not for the service: where the viewer then says something,
+//! for which the server has waited, or begins to play. What comes at the server's own pace waits for nobody.
 
 /// To be busy for longer than this is to be away: a shorter while is what a turn of the loop may take.
 const BUSY_NS: i64 = 1_000_000;
 /// So is to awake so much later than asked for: less is what a busy machine's scheduler takes.
 const LATE_NS: i64 = 5_000_000;
 
-/// A thread's time away.
+/// A thread's time away before what it looks at now.
 #[derive(Debug)]
 pub struct Away {
-    /// All of it until it last looked, and when that was.
-    until_ns: i64,
+    look: u64,
+    before_ns: i64,
     looked_ns: i64,
 }
 
@@ -19,7 +20,8 @@ impl Default for Away {
     /// It has never looked, and is not away.
     fn default() -> Self {
         Away {
-            until_ns: 0,
+            look: 0,
+            before_ns: 0,
             looked_ns: i64::MAX,
         }
     }
@@ -28,22 +30,32 @@ impl Default for Away {
 impl Away {
     /// It asks what there is, after all that it found the last time.
     pub fn asks(&mut self, now_ns: i64) {
-        (self.until_ns, self.looked_ns) = (self.ns(now_ns), now_ns);
+        self.before_ns = self.busy_ns(now_ns);
     }
 
     /// It is told, and was to be so at `due_ns` at the latest.
     pub fn looks(&mut self, due_ns: i64, now_ns: i64) {
         if now_ns.saturating_sub(due_ns) > LATE_NS {
-            self.until_ns += now_ns - due_ns;
+            self.before_ns += now_ns - due_ns;
         }
         self.looked_ns = now_ns;
+        self.look += 1;
     }
 
-    /// All of its time away, until now: what counts is the difference of two moments.
-    pub fn ns(&self, now_ns: i64) -> i64 {
+    /// Which look this is: what waited for it has waited for the others no more.
+    pub fn look(&self) -> u64 {
+        self.look
+    }
+
+    /// For how long, at the most, what is taken up now has waited.
+    pub fn held_ns(&self, now_ns: i64) -> i64 {
+        self.before_ns + self.busy_ns(now_ns)
+    }
+
+    fn busy_ns(&self, now_ns: i64) -> i64 {
         match now_ns.saturating_sub(self.looked_ns) {
-            busy_ns if busy_ns > BUSY_NS => self.until_ns + busy_ns,
-            _ => self.until_ns,
+            busy_ns if busy_ns > BUSY_NS => busy_ns,
+            _ => 0,
         }
     }
 }
@@ -55,27 +67,26 @@ mod tests {
     const MS: i64 = 1_000_000;
 
     #[test]
-    fn who_is_busy_with_others_or_awakes_late_is_away() {
+    fn what_is_taken_up_has_waited_while_others_were_served_or_nobody_was_awake() {
         let mut away = Away::default();
-        assert_eq!(away.ns(7 * MS), 0, "it has not begun");
+        assert_eq!(away.held_ns(7 * MS), 0, "it has not begun");
         away.asks(10 * MS);
         away.looks(15 * MS, 12 * MS); // something came
-        assert_eq!(away.ns(13 * MS), 0);
-        assert_eq!(away.ns(15 * MS), 3 * MS, "it is at it still");
+        assert_eq!((away.look(), away.held_ns(13 * MS)), (1, 0));
+        assert_eq!(away.held_ns(15 * MS), 3 * MS, "it is at it still");
         away.asks(16 * MS);
-        assert_eq!(away.ns(16 * MS), 4 * MS);
+        away.looks(21 * MS, 20 * MS);
+        assert_eq!(away.held_ns(20 * MS), 4 * MS);
+        assert_eq!(away.held_ns(23 * MS), 7 * MS);
+        away.asks(20 * MS + MS / 2);
         away.looks(21 * MS, 26 * MS);
-        assert_eq!(away.ns(26 * MS), 4 * MS, "a little late");
+        assert_eq!(away.held_ns(26 * MS), 0, "a little late");
         away.asks(26 * MS);
         away.looks(31 * MS, 131 * MS);
-        assert_eq!(away.ns(131 * MS), 104 * MS);
+        assert_eq!((away.look(), away.held_ns(131 * MS)), (4, 100 * MS));
         away.asks(132 * MS);
-        assert_eq!(away.ns(132 * MS), 104 * MS);
         away.looks(i64::MAX, 500 * MS);
-        assert_eq!(
-            away.ns(500 * MS),
-            104 * MS,
-            "nothing came, and nobody waits"
-        );
+        let told = "nothing came, and nobody waits";
+        assert_eq!(away.held_ns(500 * MS), 0, "{told}");
     }
 }

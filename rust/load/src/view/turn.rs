@@ -51,7 +51,10 @@ impl<'a> Worker<'a> {
         self.notice(index, now_ns);
         let place = &mut self.places[index];
         match want {
-            Want::Connect => return self.connect(index),
+            Want::Connect => {
+                self.held(index);
+                return self.connect(index);
+            }
             Want::Bind(pairs) => return self.bind(index, pairs),
             Want::Fail(failure) => return Ok(Some(Turn::Failed(failure))),
             Want::Datagram {
@@ -63,6 +66,8 @@ impl<'a> Worker<'a> {
                 place.sockets.send(socket, to, &bytes);
             }
             Want::Send(request) => {
+                self.held(index);
+                let place = &mut self.places[index];
                 // It closed after its last answer, and did not say that it would.
                 let view = place.view.as_mut().filter(|_| place.connection.has_ended);
                 if view.is_some_and(|view| view.protocol.reset()) {
@@ -72,6 +77,8 @@ impl<'a> Worker<'a> {
                 }
             }
             Want::Say(said) => {
+                self.held(index);
+                let place = &mut self.places[index];
                 if !place.connection.has_ended {
                     (place.connection.unsent, place.connection.sent) = (said, 0);
                 }
@@ -228,10 +235,23 @@ impl<'a> Worker<'a> {
         told.err().map(Turn::Failed)
     }
 
+    /// What a viewer says, or begins to play by, had waited for this thread. Once a look.
+    fn held(&mut self, index: usize) {
+        let look = self.away.look();
+        if let Some(view) = &mut self.places[index].view {
+            if !view.has_started && view.look != look {
+                view.late_ns += self.away.held_ns(sys::now_ns());
+                view.look = look;
+            }
+        }
+    }
+
     /// Whether play has begun meanwhile.
     fn notice(&mut self, index: usize, at_ns: i64) {
-        if let Some(view) = &mut self.places[index].view {
-            if !view.has_started && view.player.has_started() {
+        let has_begun = |view: &View| !view.has_started && view.player.has_started();
+        if self.places[index].view.as_ref().is_some_and(has_begun) {
+            self.held(index);
+            if let Some(view) = &mut self.places[index].view {
                 view.has_started = true;
                 if let Some(stays_ns) = view.stays_ns {
                     view.leaves_ns = view.leaves_ns.min(at_ns.saturating_add(stays_ns));
@@ -239,8 +259,7 @@ impl<'a> Worker<'a> {
                 self.tally.begun(at_ns);
                 if view.order == self.order {
                     self.starting -= 1;
-                    let late_ns = view.late_ns + self.away.ns(at_ns);
-                    self.tally.started(view.due_ns, at_ns, late_ns);
+                    self.tally.started(view.due_ns, at_ns, view.late_ns);
                 }
                 if self.has_paused() {
                     self.pause(index, at_ns); // the others have
@@ -277,7 +296,8 @@ impl<'a> Worker<'a> {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
-            late_ns: now_ns - place.due_ns - self.away.ns(now_ns),
+            late_ns: now_ns - place.due_ns,
+            look: self.away.look(),
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,
@@ -313,8 +333,8 @@ impl<'a> Worker<'a> {
             self.tally.left(at_ns, failure, refused);
         } else if view.order == self.order {
             self.starting -= 1;
-            let late_ns = view.late_ns + self.away.ns(at_ns);
-            self.tally.not_started(at_ns, late_ns, failure, refused);
+            self.tally
+                .not_started(at_ns, view.late_ns, failure, refused);
         }
         let anew_ns = self.anew_ns(index, at_ns);
         let place = &mut self.places[index];

@@ -116,8 +116,10 @@ struct View<'a> {
     /// When it was to join, and which order tells of that; 0: none.
     due_ns: i64,
     order: u64,
-    /// How much later than that it joined, less what this thread had been away until then.
+    /// How much later than that it joined, and for how long what it said since had waited for this thread; the last look
+    /// that is in it.
     late_ns: i64,
+    look: u64,
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,

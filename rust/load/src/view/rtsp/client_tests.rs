@@ -568,19 +568,22 @@ fn a_datagram_for_who_had_the_port_before_is_no_source() {
 #[test]
 fn a_farewell_of_who_had_the_port_before_ends_nothing() {
     let source = source(Transport::Udp);
-    let mut watching = Watching::plays(&source, &VLC);
-    for (socket, packet) in [
-        (0, rtp(96, 5000, 0, 9)),
-        (1, bye(9)),
-        (0, rtp(96, 0, 0, 7)),
-        (0, rtp(96, 1, 3600, 7)),
-    ] {
-        let came = Came::just(watching.now_ns);
-        watching
-            .with(|viewer, now| viewer.datagram(socket, &packet, came, now))
-            .unwrap();
+    for skipped in [0, 1] {
+        let mut watching = Watching::plays(&source, &VLC);
+        let packets = [
+            (0, rtp(96, 5000, 0, 9)),
+            (1, bye(9)),
+            (0, rtp(96, 0, 0, 7)),
+            (0, rtp(96, 1, 3600, 7)),
+        ];
+        for (socket, packet) in &packets[skipped..] {
+            let came = Came::just(watching.now_ns);
+            watching
+                .with(|viewer, now| viewer.datagram(*socket, packet, came, now))
+                .unwrap();
+        }
+        assert!(!watching.viewer.is_over(), "{skipped}");
     }
-    assert!(!watching.viewer.is_over());
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Track {
     /// other, the first of whom two did (RFC 3550, A.1): a datagram may have been meant for who had this port before.
     fn is_of_source(&mut self, source: u32, number: u16) -> bool {
         match self.source {
-            None => self.source = Some(source),
+            None => (self.source, self.is_over) = (Some(source), false), // a farewell before was another's
             Some(own) if own == source => self.is_sure |= number == self.number.wrapping_add(1),
             Some(_) if self.is_sure => return false,
             Some(_) if self.other != Some((source, number.wrapping_sub(1))) => {
