@@ -93,6 +93,16 @@ def test_one_that_was_killed_leaves_nothing_mounted_where_the_next_one_builds(
     assert (cache / "calls").read_text() == "mounted\nbuilt\n"
 
 
+def test_what_an_older_virtolls_killed_build_left_mounted_is_taken_away(stand_in: Callable[[str], Path]) -> None:
+    cache = stand_in(_MAKES)
+    place = cache / "images/.bootstrap-0123456789ab.partial/rootfs/proc"
+    place.mkdir(parents=True)
+    (cache / "images").chmod(0o700)
+    subprocess.run(["mount", "-t", "proc", "-o", "ro", "proc", str(place)], check=True)
+    rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert str(cache) not in Path("/proc/self/mountinfo").read_text()
+
+
 def test_whoever_is_not_root_reads_what_is_laid_into_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
     """Whatever this machine's root keeps to himself (umask)."""
     stand_in(_MAKES)

@@ -264,7 +264,7 @@ class Awake(Knob):
             _start(host, ledger, argv, f"keeps CPU {cpu} awake", there)
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
-        return len(changes) == 1 + len(os.sched_getaffinity(0))
+        return sum(isinstance(change, Keeper) for change in changes) == len(os.sched_getaffinity(0))
 
 
 def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Confinement | None = None) -> None:

@@ -33,7 +33,7 @@ _ANSWER_BYTES = 4096
 # $1: the namespace's name, $2: a process in it, $3: the switch of IPv6 (`veth.NO_IPV6`).
 _NAME = """
 : >"$1"; mount --bind "/proc/$2/ns/net" "$1"
-nsenter --net="$1" sh -c 'echo 1 >"$1"' sh "$3"
+nsenter --net="$1" sh -c '[ ! -e "$1" ] || echo 1 >"$1"' sh "$3"
 """
 
 
@@ -77,7 +77,7 @@ def _beside(lab: Lab, attachment: Attachment, stack: Stack, groups: Groups, dire
         try:
             _come_up(lab.host, attachment, process, groups, directory)
             facts = {"version": stack.version, "command": [*stack.command], **_rights(lab.host, process.pid)}
-        except PlatformError as error:
+        except (PlatformError, HostError) as error:  # of one that has just ended /proc tells nothing
             exits.close()  # then all that it said is in the log
             raise PlatformError(
                 f"{stack.command[0]} {error.problem.what}\n{tail(log)}",

@@ -198,11 +198,12 @@ def _notes(out: Path, a: _Run, b: _Run, both: Both) -> Iterator[str]:
     """What the new run lacks, and in what its machine is not that of the two."""
     yield from both.left_out
     here = RunDirectory(out).environment.comparable
+    given = (*_configured(a, b, both)[1], _FILES, "images.")
     lines = {
         line.partition(": was ")[0]: None
         for run in (a, b)
         for line in differences(run.environment.comparable, booted_anew(run.environment.comparable, here))
-        if not _is_of(line, (*_AS_ASKED, _FILES, "images."))
+        if not _is_of(line, given)
     }
     if lines:
         yield f"the machine is not as it was in A and B: {listed(list(lines))}"

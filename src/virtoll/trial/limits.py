@@ -20,7 +20,7 @@ from virtoll.trial.proofs import has_ended
 from virtoll.trial.watchdog import danger, look
 from virtoll.units import format_bytes
 
-Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that bite there
+Proved = set[tuple[str, Limits, str]]  # arms, by their labels, with the limits that bite there, in an image (digest)
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
@@ -34,7 +34,7 @@ def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes
 
     While one limit does not bite, each of the arm's trials tries again, and is invalid.
     """
-    key = (trial.arm.label, place.instance.limits)
+    key = _key(trial, place.instance)
     if is_elsewhere(place.instance):
         _of_no_limits(notes)
     elif key not in proved:
@@ -45,11 +45,15 @@ def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes
 
 def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
     """When the measuring is over, on an instance that ends with its trial and lives."""
-    key = (trial.arm.label, instance.limits)
+    key = _key(trial, instance)
     if is_elsewhere(instance):
         _of_no_limits(notes)
     elif key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
         proved.add(key)
+
+
+def _key(trial: PlannedTrial, instance: Instance) -> tuple[str, Limits, str]:
+    return (trial.arm.label, instance.limits, instance.image.digest)
 
 
 def note_kernel_counts(notes: Notes, instance: Instance) -> None:
