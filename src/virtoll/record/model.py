@@ -398,7 +398,7 @@ class Measured(_Record):
 
     @property
     def served_nothing(self) -> bool:
-        """Of a closed loop: whether its windows lasted and nothing was done in them, which is worse than any rate. Where
+        """Of a closed loop: whether its windows lasted and nothing was done in them, which is worse than any rate. When
         as many as were asked for were all sent at once they ended with that, and nothing is known of its rate; in open
         loop nothing may be due.
         """
