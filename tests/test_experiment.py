@@ -163,6 +163,7 @@ class Stage:
         services = {"double": 7} if self.process else {}
         return SimpleNamespace(
             limits=limits,
+            image=SimpleNamespace(digest=""),
             is_running=self.lives,
             platform="double",
             agent=agent,
@@ -185,7 +186,7 @@ class Stage:
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
         """Another instance."""
         with self.while_(f"another {name}"):
-            yield SimpleNamespace(limits=Limits(vcpus=1))
+            yield SimpleNamespace(limits=Limits(vcpus=1), image=SimpleNamespace(digest=""))
 
     def client(self, *_names: str, of: Any) -> Client:
         """Where a load runs."""

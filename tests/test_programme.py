@@ -161,6 +161,7 @@ class Doubles:
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
         return SimpleNamespace(
             limits=trial.arm.label,
+            image=SimpleNamespace(digest=""),
             is_running=self.is_running,
             platform="double",
             accounting=SimpleNamespace(cgroup="g"),
@@ -170,7 +171,7 @@ class Doubles:
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
         self.log.append("another")
-        yield SimpleNamespace(limits=None)
+        yield SimpleNamespace(limits=None, image=SimpleNamespace(digest=""))
         self.log.append("another ended")
 
     def is_running(self) -> bool:

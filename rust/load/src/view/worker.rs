@@ -270,8 +270,9 @@ impl<'a> Worker<'a> {
             let count = self
                 .epoll
                 .wait(&mut events, wake_ns.saturating_sub(asked_ns));
-            self.away.looks(wake_ns.max(asked_ns), sys::now_ns());
             let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+            self.away
+                .looks(wake_ns.max(asked_ns), sys::now_ns(), count);
             for event in &events[..count] {
                 self.heed();
                 if event.u64 != TASK {
