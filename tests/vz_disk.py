@@ -35,6 +35,8 @@ def detach(image: Path, where: Path, *, real: bool) -> None:
     """Keep what was written there, and leave the directory empty."""
     if real:
         if where.is_mount():
+            # Who has just made a mount namespace holds it on for a while; what is copied meanwhile must be there.
+            subprocess.run(["sync", "--file-system", str(where)], check=True)
             subprocess.run(["umount", str(where)], check=True)
     elif any(where.iterdir()):
         subprocess.run(["tar", "--create", "--numeric-owner", "--file", str(image), "-C", str(where), "."], check=True)
