@@ -271,8 +271,7 @@ impl<'a> Worker<'a> {
                 .epoll
                 .wait(&mut events, wake_ns.saturating_sub(asked_ns));
             let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
-            self.away
-                .looks(wake_ns.max(asked_ns), sys::now_ns(), count);
+            self.away.looks(wake_ns.max(asked_ns), sys::now_ns(), count);
             for event in &events[..count] {
                 self.heed();
                 if event.u64 != TASK {
