@@ -477,6 +477,8 @@ def test_start_ups_wait_for_a_generator_that_is_not_there(client: Client, server
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGSTOP)
         server.let_go()
+        for _ in range(3):  # whatever comes after the stop waits for nobody
+            assert server.went_on.acquire(timeout=600)
         time.sleep(0.3)
         os.kill(process.pid, signal.SIGCONT)
         report = json.loads(process.stdout.readline())

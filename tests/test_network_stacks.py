@@ -63,8 +63,9 @@ def beside(lab: Lab, mode: StackNetwork, ports: tuple[Port, ...] = PORTS) -> Ite
         yield attachment, network
 
 
-def namespaces() -> set[str]:
-    return {path.name for path in Path("/run/netns").iterdir()}
+def namespaces(lab: Lab) -> set[str]:
+    """The lab's own: others come and go with other tests."""
+    return {path.name for path in Path("/run/netns").glob(f"vt-{lab.run_tag}-*")}
 
 
 def test_pasta_is_told_the_ports_and_no_others() -> None:
@@ -195,7 +196,7 @@ def test_it_is_tried_and_what_it_says_is_told(programs: Path) -> None:
 def test_the_link_is_as_podman_has_it_and_the_program_is_booked_to_the_instance(
     lab: Lab, mode: type[StackNetwork]
 ) -> None:
-    before = namespaces()
+    before = namespaces(lab)
     with beside(lab, ready(mode)) as (attachment, network):
         assert attachment.stack is not None
         inside = Confinement(netns=attachment.stack.netns)
@@ -210,7 +211,7 @@ def test_the_link_is_as_podman_has_it_and_the_program_is_booked_to_the_instance(
         assert network.lives()
         os.kill(pid, signal.SIGKILL)
         _until(lambda: not network.lives())
-    assert namespaces() == before
+    assert namespaces(lab) == before
 
 
 @pytest.mark.machine
@@ -226,11 +227,11 @@ def test_one_that_does_not_come_up_says_why(
 ) -> None:
     monkeypatch.setattr(container_network, "START_LIMIT_S", 0.3)
     double(programs, f'[ "$1" = --version ] && exec echo pasta of tests\n{script}')
-    before = namespaces()
+    before = namespaces(lab)
     with pytest.raises(PlatformError) as raised, beside(lab, PastaNetwork()):
         pass
     assert f"network mode pasta: pasta {said}" in str(raised.value)
-    assert namespaces() == before
+    assert namespaces(lab) == before
 
 
 @pytest.mark.machine

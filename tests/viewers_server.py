@@ -24,7 +24,7 @@ class MediaServer(LoopbackServer):
     without a word of it, the end coming with the last byte; *missing* 404, *junk* no HTTP, *hang-up* and *reset*
     without a word; *cut* after the half, *wrong* with one byte changed, *long* with one more; *silent* never, *trickle*
     a byte now and then, *stall* with the first ``stall_at`` bytes, and no more until `let_go` is called (``stalled``
-    counts them). ``manners`` has one for each piece from the first asked for on, instead.
+    counts them, ``went_on`` those who then wrote the rest). ``manners`` has one for each piece from the first asked for on, instead.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class MediaServer(LoopbackServer):
         self.connections = 0
         self.over = threading.Event()
         self.stalled = threading.Semaphore(0)
+        self.went_on = threading.Semaphore(0)
         self._lock = threading.Lock()
 
     @property
@@ -128,5 +129,6 @@ class _Connection(Connection):
             self.server.stalled.release()
             over.wait(600)
             self.wfile.write(body[self.server.stall_at :])
+            self.server.went_on.release()
             return True
         return False  # "hang-up": not one byte

@@ -41,7 +41,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         inside_s = _seconds(grown_in(windows, seen.get(("inside", "cpu.usage_ns"))))
     done = sum(served) if tells else window.work
     trial.put("cpu_s_per_1000", _per_unit(instance_s, done, unit, 1000))
-    if measured.served_nothing and done <= 0 and not isinstance(instance_s, str):
+    if done <= 0 and not isinstance(instance_s, str) and measured.served_nothing:
         trial.censored.add("cpu_s_per_1000")
     passed = others_beside(trial, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
     trial.put(PACKETS, _per_unit(passed, done, unit))

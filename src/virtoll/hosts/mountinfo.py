@@ -24,6 +24,11 @@ def mount_point(line: str) -> str:
     return re.sub(r"\\([01][0-7]{2})", lambda octal: chr(int(octal[1], 8)), fields[4])
 
 
+def mount_points(data: bytes) -> set[str]:
+    """Where something is mounted."""
+    return {mount_point(line) for line in mount_lines(data)}
+
+
 def is_read_only(line: str) -> bool:
     """Whether nothing can be written through the mount; it may be through another of the same file system."""
     fields = line.split(" ")

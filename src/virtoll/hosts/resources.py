@@ -18,7 +18,7 @@ from virtoll.hosts import ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
-from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.hosts.namespaces import unmount_if_empty
 from virtoll.hosts.xen import destroy_domain, domain_exists
 
@@ -77,7 +77,7 @@ def _remove_mount(host: Host, path: str) -> None:
 
 
 def _mount_points(host: Host) -> set[str]:
-    return {mount_point(line) for line in mount_lines(host.read(Path(MOUNTINFO)))}
+    return mount_points(host.read(Path(MOUNTINFO)))
 
 
 def _remove_directory(host: Host, path: str) -> None:

@@ -32,7 +32,7 @@ from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
-from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import contents
 from virtoll.images.base import AGENT, Image
 from virtoll.images.cached import cached
@@ -186,8 +186,9 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
 
 def _unmounted(host: Host, directory: Path) -> None:
     """Take away what an older virtoll's build, which was killed, left mounted there: no tree could be removed. (Nobody
-    else builds; and today's builds mount where nobody sees it.)"""
-    found = (mount_point(line) for line in mount_lines(host.read(Path(MOUNTINFO))))
+    else builds; and today's builds mount where nobody sees it.)
+    """
+    found = mount_points(host.read(Path(MOUNTINFO)))
     for path in sorted((path for path in found if path.startswith(f"{directory}/.bootstrap-")), reverse=True):
         host.run(["umount", "--lazy", "--", path], check=False)
 

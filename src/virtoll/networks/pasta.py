@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.networks.stacks import ADDRESS, GATEWAY, PREFIX_LENGTH, StackNetwork
-from virtoll.networks.wires import TOWARDS_GENERATOR, Link
+from virtoll.networks.stacks import ADDRESS, StackNetwork
+from virtoll.networks.wires import SLIRP_GATEWAY, SLIRP_PREFIX_LENGTH, TOWARDS_GENERATOR, Link
 from virtoll.offers import PROTOCOLS, Port
 
 
@@ -39,7 +39,7 @@ class PastaNetwork(StackNetwork):
         """See `StackNetwork.command`."""
         command = [self.program, "--foreground", "--runas", "0:0", "--config-net", "--ipv4-only"]
         command += ["--interface", TOWARDS_GENERATOR, "--ns-ifname", "eth0", "--ns-mac-addr", link.instance_mac]
-        command += ["--address", ADDRESS, "--netmask", str(PREFIX_LENGTH), "--gateway", GATEWAY]
+        command += ["--address", ADDRESS, "--netmask", str(SLIRP_PREFIX_LENGTH), "--gateway", SLIRP_GATEWAY]
         command += forwards(address, ports)
         return [
             *command,

@@ -4,16 +4,14 @@ Such a program makes a tap in the container's network namespace and ends the con
 socket of its own in the SUT's namespace. Here it runs as root, as virtoll does: what a TCP stack in user space costs is
 measured, and not a user namespace. (Each gives up what it does not need: an instance's facts say which user it is and
 what it may.)
-
-Inside are slirp4netns's default addresses, the same in every instance: each has a network of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,10 +20,10 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.programs import Stamp, find, stamp
 from virtoll.lab.base import Lab, endpoint_address
 from virtoll.networks.base import Attachment, Kind, NetworkMode, Stack
-from virtoll.networks.wires import TOWARDS_GENERATOR, Link, one_by_one, shown, too_many
+from virtoll.networks.wires import TOWARDS_GENERATOR, Link, forwarded, too_many
 from virtoll.offers import Port
 
-ADDRESS, PREFIX_LENGTH, GATEWAY = "10.0.2.100", 24, "10.0.2.2"  # slirp4netns(1)
+ADDRESS = "10.0.2.100"  # inside; slirp4netns(1)
 
 _TRIED = "tried"  # what the network namespace is called in which a program is tried
 # $1: a device like the SUT's, $2 and $3: its address and the namespace's name; what follows is the program. Its link is
@@ -90,29 +88,19 @@ class StackNetwork(NetworkMode):
         """What it is asked for when it is there (`Stack.requests`)."""
         return []
 
-    @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
-        """Nothing to make but a further instance's address: the program makes all else when there is a container."""
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
+        """The program makes all when there is a container."""
         netns, link = f"vt-{lab.run_tag}-in{lab.slot}", Link(lab.slot)
-        with shown(lab) as address:
-            stack = Stack(
+
+        def stack(address: str) -> Stack:
+            return Stack(
                 netns,
                 tuple(self.command(netns, link, address, ports)),
                 version(lab.host, self.program),
                 tuple(self.requests(address, ports)),
             )
-            yield Attachment(
-                self.name,
-                kind,
-                lab.sut.netns,
-                address,
-                one_by_one(self.name, ports),
-                mac=link.instance_mac,
-                address=ADDRESS,
-                prefix_length=PREFIX_LENGTH,
-                gateway=GATEWAY,
-                stack=stack,
-            )
+
+        return forwarded(lab, self.name, kind, ports, ADDRESS, stack)
 
 
 _versions: dict[tuple[str, str, Stamp | None], str] = {}  # by host and program

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, one_by_one, shown, too_many
+from virtoll.networks.wires import forwarded, too_many
 from virtoll.offers import Port
 
 
@@ -24,21 +24,6 @@ class UserNetwork(NetworkMode):
         """Each port costs something of its own."""
         return too_many(self.name, ports)
 
-    @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
-        """Nothing to make but a further instance's address: the monitor forwards ``ports`` from the SUT's.
-
-        Inside are slirp's own default addresses, the same in every instance: each has a network of its own.
-        """
-        with shown(lab) as address:
-            yield Attachment(
-                self.name,
-                kind,
-                lab.sut.netns,
-                address,
-                one_by_one(self.name, ports),
-                mac=Link(lab.slot).instance_mac,
-                address="10.0.2.15",
-                prefix_length=24,
-                gateway="10.0.2.2",
-            )
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
+        """The monitor forwards ``ports`` from the SUT's address."""
+        return forwarded(lab, self.name, kind, ports, "10.0.2.15")

@@ -9,7 +9,7 @@ Instances that live at the same time have a slot each (`Lab.slot`), from which e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,11 +17,12 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab, endpoint_address, instance_address
 from virtoll.lab.tables import FORGET
-from virtoll.networks.base import Attachment, Kind
+from virtoll.networks.base import Attachment, Kind, Stack
 from virtoll.offers import Port
 
 MOST_SINGLE_PORTS = 256  # Docker has a process and three rules for each: 100 take some seconds, 1000 minutes
 _FIRST_GROUP = 118
+SLIRP_GATEWAY, SLIRP_PREFIX_LENGTH = "10.0.2.2", 24  # of QEMU's slirp, and of slirp4netns(1)
 TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
 
 
@@ -174,6 +175,36 @@ def shown(lab: Lab) -> Iterator[str]:
         yield address
     finally:
         configure(lab, [f"addr del {address}/32 dev {TOWARDS_GENERATOR}"])
+
+
+@contextmanager
+def forwarded(
+    lab: Lab,
+    mode: str,
+    kind: Kind,
+    ports: tuple[Port, ...],
+    inside: str,
+    stack: Callable[[str], Stack] | None = None,
+) -> Iterator[Attachment]:
+    """What a stack in user space brings to the instance from an address of the SUT's: nothing is to be made but that
+    address, where it is a further instance's. ``inside``: the instance's own; ``stack``: the program, if it is not the
+    monitor's, for the SUT's address.
+
+    Inside are slirp's default addresses, the same in every instance: each has a network of its own.
+    """
+    with shown(lab) as address:
+        yield Attachment(
+            mode,
+            kind,
+            lab.sut.netns,
+            address,
+            one_by_one(mode, ports),
+            mac=Link(lab.slot).instance_mac,
+            address=inside,
+            prefix_length=SLIRP_PREFIX_LENGTH,
+            gateway=SLIRP_GATEWAY,
+            stack=None if stack is None else stack(address),
+        )
 
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:

@@ -403,7 +403,8 @@ class Measured(_Record):
         loop nothing may be due.
         """
         window, asked = self.window, int(self.settings.get("requests") or 0)
-        ended_with_that = self.events is not None and 0 < asked <= self.events.offered
+        events = window.events.get(self.asked)
+        ended_with_that = events is not None and 0 < asked <= events.offered
         return self.loop == "closed" and window.duration_ns > 0 and not window.work and not ended_with_that
 
     @property

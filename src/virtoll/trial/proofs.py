@@ -224,10 +224,11 @@ def sent_too_late(events: Events) -> bool:
 
 def _of_reading(notes: Notes, measured: Measured) -> None:
     """See `read_too_late`."""
-    wakes, late, stalls = (measured.window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
+    counts = measured.window.counts
+    wakes, late, stalls = (counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
-    if sends := measured.window.counts.get(SENDS, 0):
-        told += f"; {measured.window.counts[SENDS_LATE]} of {sends} times something was sent as late"
+    if sends := counts.get(SENDS, 0):
+        told += f"; {counts[SENDS_LATE]} of {sends} times something was sent as late"
     held = not read_too_late(*measured.windows)
     notes.check("the generator read in time", held if wakes + sends else None, told)
 

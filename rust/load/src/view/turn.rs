@@ -235,7 +235,7 @@ impl<'a> Worker<'a> {
         told.err().map(Turn::Failed)
     }
 
-    /// What a viewer says, or begins to play by, had waited for this thread. Once a look.
+    /// What a viewer says, or begins to play by, or fails by, had waited for this thread. Once a look.
     fn held(&mut self, index: usize) {
         let look = self.away.look();
         if let Some(view) = &mut self.places[index].view {
@@ -322,6 +322,7 @@ impl<'a> Worker<'a> {
         if let (Some(_), Some(own)) = (failure, self.library.borrow().lacks_room()) {
             return Err(own); // it was not the server that failed
         }
+        self.held(index); // by time alone it may have given up while nobody looked
         let Some(view) = self.part(index, at_ns) else {
             return Ok(());
         };

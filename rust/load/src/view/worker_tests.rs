@@ -1,5 +1,5 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -68,6 +68,38 @@ fn a_request_over_a_new_connection_is_not_asked_anew() {
     assert_eq!(report["connects"], 2);
 }
 
+/// A thread's worker, and who orders.
+fn seated<'a>(
+    spec: &'a ViewSpec,
+    asked: &'a Asked,
+    bell: &'a OwnedFd,
+) -> (Worker<'a>, mpsc::Sender<Task>) {
+    let ((sender, tasks), (reports, _)) = (mpsc::channel(), mpsc::channel());
+    let seat = Seat {
+        thread: 0,
+        tasks,
+        reports,
+        bell,
+    };
+    (Worker::new(spec, asked, seat).unwrap(), sender)
+}
+
+/// One viewer joins at that time.
+fn task(joins_ns: i64, window_ns: (i64, i64)) -> Task {
+    Task {
+        viewers: 1,
+        stay: 0,
+        first_ns: joins_ns,
+        joins_ns: [joins_ns].into(),
+        goes_on_every_ns: None,
+        pauses: false,
+        anew: 0,
+        first_anew: 0,
+        tells_after_ns: 0,
+        window_ns,
+    }
+}
+
 /// What the generator cannot hold is no failure of the server's.
 #[test]
 fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
@@ -75,29 +107,10 @@ fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
     let spec = spec(listener.local_addr().unwrap());
     thread::spawn(move || serve(&listener, &[Some(PLAYLIST)]));
     let (asked, bell) = (spec.asked().unwrap(), crew::bell().unwrap());
-    let ((sender, tasks), (reports, _)) = (mpsc::channel(), mpsc::channel());
-    let seat = Seat {
-        thread: 0,
-        tasks,
-        reports,
-        bell: &bell,
-    };
-    let mut worker = Worker::new(&spec, &asked, seat).unwrap();
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
     worker.library = Rc::new(RefCell::new(Library::with_room(PLAYLIST.len() - 1)));
     let now_ns = sys::now_ns();
-    let task = Task {
-        viewers: 1,
-        stay: 0,
-        first_ns: now_ns,
-        joins_ns: [now_ns].into(),
-        goes_on_every_ns: None,
-        pauses: false,
-        anew: 0,
-        first_anew: 0,
-        tells_after_ns: 0,
-        window_ns: (now_ns, i64::MAX / 2),
-    };
-    sender.send(task).unwrap();
+    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
     worker.heed();
     let Err(Failed(why)) = worker.run() else {
         panic!("it went on")
@@ -108,30 +121,33 @@ fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
     );
 }
 
+/// It has gone by time alone: nothing that it said or read tells that nobody looked.
+#[test]
+fn who_gave_up_while_nobody_looked_waited_for_the_generator() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
+    worker.heed();
+    worker.on_timers(now_ns).unwrap();
+    let (stopped_ns, went_on_ns) = (now_ns + 1_000_000, now_ns + 61_000_000_000);
+    worker.away.asks(stopped_ns);
+    worker.away.looks(stopped_ns, went_on_ns, 0);
+    worker.leave(0, went_on_ns, Some(Failure::Timeout)).unwrap();
+    let late_ns = worker.tally.lateness.buckets().map(|(_, upper, _)| upper);
+    assert!(late_ns.max().unwrap() >= 60_000_000_000);
+}
+
 #[test]
 fn an_order_is_read_between_any_two_turns() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
     let (asked, bell, far_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), i64::MAX / 2);
-    let ((sender, tasks), (reports, _)) = (mpsc::channel(), mpsc::channel());
-    let seat = Seat {
-        thread: 0,
-        tasks,
-        reports,
-        bell: &bell,
-    };
-    let mut worker = Worker::new(&spec, &asked, seat).unwrap();
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
     let task = Task {
-        viewers: 1,
-        stay: 0,
-        first_ns: 0,
-        joins_ns: [far_ns].into(),
-        goes_on_every_ns: None,
-        pauses: false,
-        anew: 0,
-        first_anew: 0,
-        tells_after_ns: 0,
-        window_ns: (far_ns, far_ns + 1),
+        first_ns: 0, // it is begun at once
+        ..task(far_ns, (far_ns, far_ns + 1))
     };
     sender.send(task.clone()).unwrap();
     worker.timers.push(Reverse((0, 0)));
