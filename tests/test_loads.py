@@ -276,12 +276,20 @@ class Generator:
 
 def test_what_failed_of_the_lead_in_is_told_by_itself() -> None:
     report = Generator().told({}, 0) | {"offered": 3, "completed": 2, "failures": {"status": 1}}
-    report["lead_in"] = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {"timeout": 2}}
+    report["lead_in"] = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {"timeout": 2}, "users": None}
     window = measurement_of(report, None).window
     events = window.events["request"]
     assert (events.offered, events.failures, events.censored) == (3, {"status": 1}, 1)
     assert (events.early, events.early_failures, events.failed_share) == (7, {"timeout": 2}, 0.3)
     assert (window.served, window.until_ns) == (5, 9)
+
+
+def test_how_long_users_waited_for_their_first_answer_is_told_where_they_had_time_for_it() -> None:
+    users = {"beginning_ns": 30_000_000, "there_ns": 5_000_000_000}
+    lead_in = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {}, "users": users}
+    counts = measurement_of(Generator().told({}, 0) | {"lead_in": lead_in}, None).window.counts
+    assert (counts["starting_ms"], counts["there_ms"]) == (30, 5000)
+    assert "there_ms" not in measurement_of(Generator().told({}, 0), None).window.counts
 
 
 @pytest.fixture

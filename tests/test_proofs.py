@@ -548,6 +548,19 @@ def test_a_generator_with_little_left_may_drive_one_that_has_nothing_left(
     assert [check.passed for check in notes.checks if check.name == "the generator had headroom"] == [held]
 
 
+@pytest.mark.parametrize(("starting_ms", "held"), [(200, True), (201, False)])
+def test_a_closed_loop_whose_users_are_still_to_come_is_lighter_than_the_one_asked_for(
+    notes: Notes, starting_ms: int, held: bool
+) -> None:
+    counts = {"starting_ms": starting_ms, "there_ms": 10_000}
+    measured = driven(1, "closed", cpu_ns=1, counts=counts)
+    proofs.of_generator(notes, measured, 1)
+    check = next(check for check in notes.checks if check.name == "all users were there in the window")
+    assert check.passed is held
+    assert check.detail.startswith(f"for {starting_ms} of 10,000 ms users waited for their first answer")
+    assert (proofs.still_beginning(measured.window) == "") is held
+
+
 # -- of life ----------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,18 @@ pub struct LeadIn {
     failures: BTreeMap<&'static str, u64>,
     /// End of the last of them, where it was after the window's; else that.
     end_ns: i64,
+    /// Open loop: null, for there are no users.
+    users: Option<Users>,
+}
+
+/// Whether the window had as many users as connections were asked for.
+#[derive(Debug, Serialize)]
+pub struct Users {
+    /// Within it, and added up: for how long they still waited for their first answer. Whoever does keeps nobody else
+    /// waiting, and the others are served the faster.
+    beginning_ns: i64,
+    /// All their time.
+    there_ns: i64,
 }
 
 /// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds.
@@ -284,7 +296,7 @@ impl Report {
         };
         let open = loop_ == "open";
         let with_tls = place.tls.is_some();
-        let end_ns = window.end_ns;
+        let (from_ns, end_ns) = (window.start_ns, window.end_ns);
         Ok(Report {
             loop_,
             intended,
@@ -299,6 +311,10 @@ impl Report {
                 completed: tally.early_completed,
                 failures: by_kind(&tally.early_failures),
                 end_ns: tally.early_end_ns.unwrap_or(end_ns).max(end_ns),
+                users: (!open).then_some(Users {
+                    beginning_ns: tally.window.beginning_ns,
+                    there_ns: spec.loop_.connections() as i64 * (end_ns - from_ns),
+                }),
             }),
             drain,
             queued: open.then_some(tally.queued),

@@ -128,6 +128,12 @@ fn a_window_begins_after_its_lead_in_and_counts_nothing_of_it_as_an_event() {
         assert_eq!(report.window.start_ns - lead_in.start_ns, 60_000_000);
         assert!(lead_in.completed > 0);
         assert!(lead_in.end_ns >= report.window.end_ns);
+        let window_ns = report.window.end_ns - report.window.start_ns;
+        let users = lead_in.users;
+        assert_eq!(users.is_none(), open);
+        if let Some(users) = users {
+            assert_eq!((users.beginning_ns, users.there_ns), (0, 2 * window_ns));
+        }
         if open {
             assert_eq!(report.intended, 2, "those due within it");
             assert_eq!(report.window.end_ns - report.window.start_ns, 2_000_000);

@@ -47,6 +47,8 @@ pub struct Slot<R> {
     pub phase: Phase,
     pub intended_ns: i64,
     pub started_ns: i64,
+    /// It was answered once: before that its user is not there, but on the way.
+    pub has_begun: bool,
     /// How long the request waited for the generator itself.
     pub own_late_ns: i64,
     /// The request has its place in the log.
@@ -66,6 +68,7 @@ impl<R: Reply> Slot<R> {
             phase: Phase::Idle,
             intended_ns: 0,
             started_ns: 0,
+            has_begun: false,
             own_late_ns: 0,
             logged: false,
             unsent: Vec::new(),

@@ -74,6 +74,8 @@ pub struct InWindow {
     pub failed: u64,
     /// Of all that was answered correctly within it, whenever it was sent.
     pub body_bytes: u64,
+    /// Of each user's time within it what lay before its first answer: so long there were fewer users than asked for.
+    pub beginning_ns: i64,
     pub cpu: CpuTime,
 }
 
@@ -129,6 +131,11 @@ impl Stretch {
             (false, true) => Position::Within,
             (false, false) => Position::OutOf,
         }
+    }
+
+    /// How much of it had passed at `now_ns`.
+    pub fn passed_ns(&self, now_ns: i64) -> i64 {
+        (now_ns.min(self.until_ns) - self.from_ns).max(0)
     }
 
     /// The share of a request's time, sent at `sent_ns` and ended at `end_ns`, that lay within.
@@ -300,6 +307,7 @@ impl Tally {
         self.window.partial += other.window.partial;
         self.window.failed += other.window.failed;
         self.window.body_bytes += other.window.body_bytes;
+        self.window.beginning_ns += other.window.beginning_ns;
         self.window.cpu += other.window.cpu;
         self.early_completed += other.early_completed;
         self.early_end_ns = self.early_end_ns.max(other.early_end_ns);

@@ -313,6 +313,9 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         let slot = &mut self.slots[index];
         let answer = self.dialogue.judge(&slot.reply);
         let end = ended(slot, &self.supply, now_ns);
+        if !std::mem::replace(&mut slot.has_begun, true) {
+            self.tally.window.beginning_ns += stretch(&self.supply).passed_ns(now_ns);
+        }
         match answer.failure {
             None => self.tally.complete(end, answer.status, answer.body_bytes),
             Some(failure) => {
@@ -368,6 +371,8 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             self.tally.fail(Failure::Unfinished, end, None);
         }
         let window = stretch(&self.supply);
+        let never = self.slots.iter().filter(|slot| !slot.has_begun).count();
+        self.tally.window.beginning_ns += never as i64 * window.passed_ns(now_ns);
         for intended_ns in self
             .supply
             .rest()

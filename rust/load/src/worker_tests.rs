@@ -202,6 +202,31 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     assert!(worker.slots[0].fd.is_none());
 }
 
+#[test]
+fn a_user_who_waits_for_the_first_answer_is_not_there_yet() {
+    let listener = listener();
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 100 * MS, 200 * MS)));
+    let mut worker = worker(&listener);
+    worker.supply = Supply::closed(budget);
+    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    worker.idle = vec![2, 1, 0];
+    worker.dispatch(0).unwrap();
+    let mut servers: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    // The first in the lead-in and, again, in the window; the second in the window alone, the third never.
+    for (user, ms) in [(0, 50), (0, 140), (1, 130)] {
+        answer(&mut servers[user]);
+        until_an_event_lies_ready(&worker);
+        the_clock_says(&[ms]);
+        worker.serve(&mut events, 60_000 * MS).unwrap();
+    }
+    assert_eq!(worker.tally.window.beginning_ns, 30 * MS);
+    worker.give_up(250 * MS);
+    assert_eq!(worker.tally.window.beginning_ns, (30 + 100) * MS);
+    let all = Tally::sum(vec![worker.tally, Tally::new(0)]);
+    assert_eq!(all.window.beginning_ns, 130 * MS);
+}
+
 thread_local! {
     static DOZED: RefCell<Vec<i64>> = const { RefCell::new(Vec::new()) };
 }

@@ -28,7 +28,7 @@ from virtoll.loads.base import (
 )
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.offers import Offer
-from virtoll.record.model import Drain, Events, LogExtent, Window
+from virtoll.record.model import STARTING_MS, THERE_MS, Drain, Events, LogExtent, Window
 from virtoll.study.model import LONGEST_IN_TURN_NS
 from virtoll.units import within
 
@@ -307,11 +307,15 @@ def measurement_of(
         latest_ns=latest_ns(lateness),
         log=None if extent is None else LogExtent.model_validate(extent),
     )
+    counts = {"completed": window["completed"], "body_bytes": window["body_bytes"]}
+    if report.get("handshakes") is not None:
+        counts["handshakes"] = report["handshakes"]
     if lead_in is not None:
         early = {kind: count for kind, count in lead_in["failures"].items() if count}
         sent = lead_in["completed"] + sum(early.values())
         events = events.model_copy(update={"early": sent, "early_failures": early})
-    handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
+        if (users := lead_in["users"]) is not None:
+            counts |= {STARTING_MS: users["beginning_ns"] // 10**6, THERE_MS: users["there_ns"] // 10**6}
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
@@ -319,7 +323,7 @@ def measurement_of(
         asked_ns=None if lead_in is None else lead_in["start_ns"],
         served=sum(part["completed"] for part in (lead_in, window, drain) if part is not None) * work_each,
         until_ns=max([window["end_ns"], *(part["end_ns"] for part in (lead_in, drain) if part is not None)]),
-        counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
+        counts=counts,
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
         begun_ns=report.get("begun_ns"),

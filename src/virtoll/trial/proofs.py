@@ -113,7 +113,7 @@ def _of_views(notes: Notes, views: Events) -> None:
     notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
 
-_GOING_ON_SHARE = 0.02  # of all viewers' time
+_BEGINNING_SHARE = 0.02  # of all users' time
 
 _UNTOLD = "the load does not tell how many failed"
 
@@ -132,8 +132,8 @@ def of_generator(
         _of_schedule(notes, measured)
         if WAKES in window.counts:
             _of_reading(notes, measured)
-        if THERE_MS in window.counts:
-            _of_going_on(notes, measured)
+    if any(THERE_MS in each.counts for each in measured.windows):
+        _of_beginning(notes, measured)
     if DROPPED in window.counts:
         dropped = window.counts[DROPPED]
         told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
@@ -233,14 +233,32 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
     notes.check("the generator read in time", held if wakes + sends else None, told)
 
 
-def _of_going_on(notes: Notes, measured: Measured) -> None:
-    """Who paused while others were measured watches again when a window begins: the requests with which play goes on
-    are of the lead-in, and where they are not, of a slow arm's windows alone.
+def _of_beginning(notes: Notes, measured: Measured) -> None:
+    """All users were there when a window began. Those who paused while others were measured watch again: the requests
+    with which play goes on are of the lead-in, and where they are not, of a slow arm's windows alone. Of a closed loop
+    each was answered once: whoever still waits for that keeps nobody waiting, and a platform that is slow to take its
+    users in would be told as one that serves them fast.
     """
-    starting_ms, there_ms = (sum(window.counts[key] for window in measured.windows) for key in (STARTING_MS, THERE_MS))
-    told = f"for {starting_ms:,} of {there_ms:,} ms viewers waited for play to go on; [rotation] lead_in is their time"
-    name = "who had paused watched again when the window began"
-    notes.check(name, starting_ms <= _GOING_ON_SHARE * there_ms, told)
+    starting_ms, there_ms = _beginning_ms(measured.windows)
+    is_view = measured.loop == "open"
+    what = "viewers waited for play to go on" if is_view else "users waited for their first answer"
+    told = f"for {starting_ms:,} of {there_ms:,} ms {what}; [rotation] lead_in is their time"
+    name = "who had paused watched again when the window began" if is_view else "all users were there in the window"
+    notes.check(name, starting_ms <= _BEGINNING_SHARE * there_ms, told)
+
+
+def still_beginning(window: Window) -> str:
+    """For how long users of a window were not there yet, in words; "" where that was short, or is not told."""
+    starting_ms, there_ms = _beginning_ms([window])
+    if starting_ms <= _BEGINNING_SHARE * there_ms:
+        return ""
+    return f"for {starting_ms:,} of {there_ms:,} ms its users waited for their first answer"
+
+
+def _beginning_ms(windows: Sequence[Window]) -> tuple[int, int]:
+    """For how long users waited to be there, and all their time, of the windows that tell it."""
+    told = [window.counts for window in windows if THERE_MS in window.counts]
+    return sum(counts[STARTING_MS] for counts in told), sum(counts[THERE_MS] for counts in told)
 
 
 # Quantities that hold how late the generator read, or sent; and those that would be at their best had it been in time,

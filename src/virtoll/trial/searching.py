@@ -179,7 +179,7 @@ def _connections_were_few(window: Window, load: Load, events: Events, bad: Seque
 def lacking(window: Window, load: Load) -> str:
     """Why a window that met the objective does not count: less was offered than asked for; "" where it was not."""
     if load.loop != "open":
-        return ""
+        return proofs.still_beginning(window)
     events = window.events.get(load.request)
     if events is None:
         offered, intended = round(window.work), window.counts.get(INTENDED, 0)

@@ -267,12 +267,13 @@ impl<'a> Worker<'a> {
                 true => due_ns.min(bound_ns).min(look_ns),
                 false => asked_ns,
             };
-            let count = self
+            let found = self
                 .epoll
-                .wait(&mut events, wake_ns.saturating_sub(asked_ns));
-            let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
-            self.away.looks(wake_ns.max(asked_ns), sys::now_ns(), count);
-            for event in &events[..count] {
+                .wait_or_cut(&mut events, wake_ns.saturating_sub(asked_ns));
+            let found = found.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+            let due_ns = wake_ns.max(asked_ns);
+            self.away.looks(due_ns, sys::now_ns(), found.is_none());
+            for event in &events[..found.unwrap_or(0)] {
                 self.heed();
                 if event.u64 != TASK {
                     self.on_event(event.u64, event.events)?;

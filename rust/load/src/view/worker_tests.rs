@@ -133,7 +133,7 @@ fn who_gave_up_while_nobody_looked_waited_for_the_generator() {
     worker.on_timers(now_ns).unwrap();
     let (stopped_ns, went_on_ns) = (now_ns + 1_000_000, now_ns + 61_000_000_000);
     worker.away.asks(stopped_ns);
-    worker.away.looks(stopped_ns, went_on_ns, 0);
+    worker.away.looks(stopped_ns, went_on_ns, false);
     worker.leave(0, went_on_ns, Some(Failure::Timeout)).unwrap();
     let late_ns = worker.tally.lateness.buckets().map(|(_, upper, _)| upper);
     assert!(late_ns.max().unwrap() >= 60_000_000_000);
