@@ -15,10 +15,10 @@
 .PHONY: run test test-nested check bench calibrate faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
-# How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
+# How many processes share the tests (cargo's are one of them), which wait for boots and windows more than they compute. A file's tests
 # stay together, for they share deployments. What Python compiles is kept, whatever the environment says: each of the
 # many processes that the tests start would compile it anew.
-WORKERS := 7
+WORKERS := 9
 
 setup:
 	@setup/install
@@ -31,10 +31,7 @@ run:
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev
-	@rust=0; setup/rust cargo test --quiet --locked --no-fail-fast || rust=$$?; \
-	python=0; PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
-	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
-	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
+	@PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # One at a time: each emulates two CPUs. What Python compiles is kept: in there it takes minutes.
 TESTS ?= tests/nested

@@ -9,6 +9,7 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 # The files that take longest, longest first, but for the one that is a single test: begun first, no worker is left
 # alone with one of them at the end.
 _LONG = (
+    "rust",
     "faults",
     "platforms_containers",
     "films_deployed",
