@@ -47,6 +47,12 @@ impl Away {
         self.look += 1;
     }
 
+    /// The last look was at another time.
+    #[cfg(test)]
+    pub fn looked(&mut self, at_ns: i64) {
+        self.looked_ns = at_ns;
+    }
+
     /// Which look this is: what waited for it has waited for the others no more.
     pub fn look(&self) -> u64 {
         self.look

@@ -235,13 +235,15 @@ impl<'a> Worker<'a> {
         told.err().map(Turn::Failed)
     }
 
-    /// What a viewer says, or begins to play by, or fails by, had waited for this thread. Once a look.
-    fn held(&mut self, index: usize) {
-        let look = self.away.look();
-        if let Some(view) = &mut self.places[index].view {
-            if !view.has_started && view.look != look {
-                view.late_ns += self.away.held_ns(sys::now_ns());
-                view.look = look;
+    /// What a viewer says, or begins to play by, or fails by, had waited for this thread: of one look, as long as at the
+    /// last of these.
+    pub(super) fn held(&mut self, index: usize) {
+        let (look, held_ns) = (self.away.look(), self.away.held_ns(sys::now_ns()));
+        if let Some(view) = self.places[index].view.as_mut() {
+            if !view.has_started {
+                let known_ns = if view.look == look { view.held_ns } else { 0 };
+                view.late_ns += (held_ns - known_ns).max(0);
+                (view.look, view.held_ns) = (look, held_ns);
             }
         }
     }
@@ -298,6 +300,7 @@ impl<'a> Worker<'a> {
             due_ns: place.due_ns,
             late_ns: now_ns - place.due_ns,
             look: self.away.look(),
+            held_ns: self.away.held_ns(now_ns),
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,

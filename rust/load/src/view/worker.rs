@@ -117,9 +117,10 @@ struct View<'a> {
     due_ns: i64,
     order: u64,
     /// How much later than that it joined, and for how long what it said since had waited for this thread; the last look
-    /// that is in it.
+    /// that is in it, and with how much.
     late_ns: i64,
     look: u64,
+    held_ns: i64,
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,

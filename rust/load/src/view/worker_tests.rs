@@ -139,6 +139,27 @@ fn who_gave_up_while_nobody_looked_waited_for_the_generator() {
     assert!(late_ns.max().unwrap() >= 60_000_000_000);
 }
 
+/// It stops between the request and the reading of its answer, within one turn.
+#[test]
+fn who_has_said_something_may_still_wait_for_the_generator_in_the_same_look() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
+    worker.heed();
+    let long_ago_ns = now_ns - 60_000_000_000;
+    worker.away.looks(i64::MAX, now_ns, false);
+    worker.on_timers(now_ns).unwrap(); // it connects, and asks
+    let before_ns = worker.places[0].view.as_ref().unwrap().late_ns;
+    worker.away.looked(long_ago_ns); // as if that had been when it looked
+    worker.held(0);
+    worker.held(0);
+    let after_ns = worker.places[0].view.as_ref().unwrap().late_ns;
+    let told_s = (after_ns - before_ns) / 1_000_000_000;
+    assert!((60..120).contains(&told_s), "{told_s} s, and once");
+}
+
 #[test]
 fn an_order_is_read_between_any_two_turns() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
