@@ -68,8 +68,8 @@ pub struct LeadIn {
 /// Whether the window had as many users as connections were asked for.
 #[derive(Debug, Serialize)]
 pub struct Users {
-    /// Within it, and added up: for how long they still waited for their first answer. Whoever does keeps nobody else
-    /// waiting, and the others are served the faster.
+    /// Within it, and added up: for how long their first request was still under way. Whoever has to wait for that keeps
+    /// nobody else waiting, and the others are served the faster.
     beginning_ns: i64,
     /// All their time.
     there_ns: i64,
@@ -142,7 +142,13 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
             requests,
             time_limit_ns,
             ..
-        } => Budget::new(requests, from_ns, from_ns + time_limit_ns),
+        } => {
+            let budget = Budget::new(requests, from_ns, from_ns + time_limit_ns);
+            match waits_ns(spec) {
+                0 => budget,
+                waits_ns => budget.waiting(spec.loop_.connections(), from_ns + waits_ns),
+            }
+        }
         Loop::Open { .. } => Budget::new(None, from_ns, from_ns),
     };
     let place = spec.ask.place()?;
@@ -165,6 +171,15 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     Ok(report)
 }
 
+/// How much longer than asked for a lead-in may be, for the sake of who is not there yet.
+fn waits_ns<A>(spec: &Spec<A>) -> i64 {
+    let is_free = spec.start_ns.is_none() && matches!(spec.loop_, Loop::Closed { .. });
+    match spec.lead_in_ns {
+        lead_in_ns if is_free && lead_in_ns > 0 => (spec.lead_in_most_ns - lead_in_ns).max(0),
+        _ => 0,
+    }
+}
+
 /// When the generator begins to ask, at the earliest.
 fn start_ns<A>(spec: &Spec<A>, now_ns: i64) -> Result<i64, Failed> {
     match (spec.start_ns, &spec.loop_) {
@@ -184,7 +199,12 @@ fn worker<'a, A: Ask>(
     let (supply, end_ns) = match spec.loop_ {
         Loop::Closed { time_limit_ns, .. } => (
             Supply::closed(budget),
-            start_ns + spec.lead_in_ns + time_limit_ns + spec.timeout_ns + CLOSED_GRACE_NS,
+            start_ns
+                + spec.lead_in_ns
+                + waits_ns(spec)
+                + time_limit_ns
+                + spec.timeout_ns
+                + CLOSED_GRACE_NS,
         ),
         Loop::Open {
             rate_per_s,
@@ -360,7 +380,7 @@ fn stretches<A>(
         Loop::Closed { .. } if begins_at_once => {
             (tally.first_ns.unwrap_or(start_ns), budget.until_ns())
         }
-        Loop::Closed { .. } => (from_ns, budget.until_ns()),
+        Loop::Closed { .. } => (budget.from_ns(), budget.until_ns()),
         Loop::Open { duration_ns, .. } => (from_ns, from_ns + duration_ns),
     };
     let sent_at_once = match spec.loop_ {

@@ -95,12 +95,20 @@ fn a_start_that_has_passed_or_never_comes_is_refused() {
 
 /// Answers on each connection, one request after another, until nobody asks any more.
 fn answering() -> SocketAddr {
+    answering_the_second_after(std::time::Duration::ZERO)
+}
+
+/// The same; the second connection's first answer comes after so long.
+fn answering_the_second_after(wait: std::time::Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        for stream in listener.incoming() {
+        for (number, stream) in listener.incoming().enumerate() {
             let mut stream = stream.unwrap();
             thread::spawn(move || {
+                if number == 1 {
+                    thread::sleep(wait);
+                }
                 while stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
                     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
                     if stream.write_all(answer).is_err() {
@@ -111,6 +119,40 @@ fn answering() -> SocketAddr {
         }
     });
     address
+}
+
+#[test]
+fn a_window_waits_until_all_users_are_there_or_tells_for_how_long_they_were_not() {
+    let mut told = Vec::new();
+    for most_ns in [0, 60 * S] {
+        let address = answering_the_second_after(std::time::Duration::from_millis(300));
+        let mut spec = spec(address, false, None);
+        spec.ask.keep_alive = true;
+        (spec.lead_in_ns, spec.lead_in_most_ns) = (1_000_000, most_ns);
+        if let Loop::Closed {
+            requests,
+            time_limit_ns,
+            ..
+        } = &mut spec.loop_
+        {
+            (*requests, *time_limit_ns) = (None, 20_000_000);
+        }
+        let report = run(&spec).unwrap();
+        let lead_in = report.lead_in.unwrap();
+        let window_ns = report.window.end_ns - report.window.start_ns;
+        assert_eq!(window_ns, 20_000_000);
+        assert_eq!(report.offered, report.completed);
+        let users = lead_in.users.unwrap();
+        assert_eq!(users.there_ns, 2 * window_ns);
+        told.push((
+            report.window.start_ns - lead_in.start_ns,
+            users.beginning_ns,
+        ));
+    }
+    assert_eq!(told[0].0, 1_000_000);
+    assert!(told[0].1 >= 20_000_000, "the second, for all of the window");
+    assert!(told[1].0 >= 300_000_000, "{}", told[1].0);
+    assert_eq!(told[1].1, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! When requests are due.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use virtoll_generator::random::Random;
 
@@ -60,22 +60,63 @@ impl Iterator for Arrivals {
     }
 }
 
+/// All threads are told of a window's begin so long before.
+const AHEAD_NS: i64 = 1_000_000;
+
 /// How long a closed loop asks, all threads together: to the deadline, or until so many requests of the window were
 /// handed out. Those of the lead-in, before the window's begin, cost nothing.
 #[derive(Debug)]
 pub struct Budget {
     left: Option<AtomicU64>,
-    from_ns: i64,
+    least_ns: i64,
+    length_ns: i64,
+    from_ns: AtomicI64,
     until_ns: AtomicI64,
+    /// The users for whom the window's begin waits.
+    missing: AtomicUsize,
 }
 
 impl Budget {
     pub fn new(requests: Option<u64>, from_ns: i64, deadline_ns: i64) -> Self {
         Budget {
             left: requests.map(AtomicU64::new),
-            from_ns,
+            least_ns: from_ns,
+            length_ns: deadline_ns - from_ns,
+            from_ns: AtomicI64::new(from_ns),
             until_ns: AtomicI64::new(deadline_ns),
+            missing: AtomicUsize::new(0),
         }
+    }
+
+    /// The same, with a window that begins when the first request of each of so many users has ended, or at `most_ns`: not
+    /// before its begin, and as long as it was.
+    pub fn waiting(self, users: usize, most_ns: i64) -> Self {
+        let from_ns = most_ns.max(self.least_ns);
+        Budget {
+            from_ns: AtomicI64::new(from_ns),
+            until_ns: AtomicI64::new(from_ns + self.length_ns),
+            missing: AtomicUsize::new(users),
+            ..self
+        }
+    }
+
+    /// One more user's first request has ended. Whoever asks meanwhile may see either begin.
+    pub fn begins(&self, now_ns: i64) {
+        let one_less = |missing: usize| missing.checked_sub(1);
+        let before = self
+            .missing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        let from_ns = self.least_ns.max(now_ns + AHEAD_NS);
+        if before == Ok(1) && from_ns < self.from_ns() {
+            self.until_ns
+                .store(from_ns + self.length_ns, Ordering::Relaxed);
+            self.from_ns.store(from_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// The window's begin, as far as it is known by now: it is not later.
+    pub fn from_ns(&self) -> i64 {
+        self.from_ns.load(Ordering::Relaxed)
     }
 
     /// The deadline, or the moment the last request was handed out.
@@ -93,7 +134,7 @@ impl Budget {
         if now_ns >= self.until_ns() {
             return false;
         }
-        let Some(left) = self.left.as_ref().filter(|_| now_ns >= self.from_ns) else {
+        let Some(left) = self.left.as_ref().filter(|_| now_ns >= self.from_ns()) else {
             return true;
         };
         let one_less = |left: u64| left.checked_sub(1);
@@ -142,8 +183,15 @@ impl<'a> Supply<'a> {
     /// The window's begin: what is due before it belongs to the lead-in.
     pub fn begin_ns(&self) -> i64 {
         match self {
-            Supply::Closed { budget } => budget.from_ns,
+            Supply::Closed { budget } => budget.from_ns(),
             Supply::Open { from_ns, .. } => *from_ns,
+        }
+    }
+
+    /// A user's first request has ended. An open loop has no users.
+    pub fn begins(&self, now_ns: i64) {
+        if let Supply::Closed { budget } = self {
+            budget.begins(now_ns);
         }
     }
 
@@ -254,6 +302,34 @@ mod tests {
         assert_eq!(Supply::closed(&too_many).take(1), Some(1));
         assert_eq!(Supply::closed(&too_many).take(100), None);
         assert_eq!((by_time.until_ns(), too_many.until_ns()), (100, 100));
+    }
+
+    #[test]
+    fn a_window_waits_for_its_users_but_not_for_ever_nor_shorter_than_asked_for() {
+        let ms = |from, until| (from * AHEAD_NS, until * AHEAD_NS);
+        let told = |budget: &Budget| (budget.from_ns(), budget.until_ns());
+        for (begins_ms, expected) in [
+            ([10, 20], ms(100, 300)),  // both before its begin
+            ([10, 250], ms(251, 451)), // one after it
+            ([250, 260], ms(261, 461)),
+            ([10, 999], ms(1000, 1200)), // too late
+            ([10, 1500], ms(1000, 1200)),
+        ] {
+            let budget = Budget::new(Some(1), 100 * AHEAD_NS, 300 * AHEAD_NS);
+            let budget = budget.waiting(2, 1000 * AHEAD_NS);
+            let mut supply = Supply::closed(&budget);
+            for at_ms in begins_ms {
+                assert_eq!(told(&budget), ms(1000, 1200));
+                supply.begins(at_ms * AHEAD_NS);
+            }
+            assert_eq!(told(&budget), expected);
+            supply.begins(begins_ms[1] * AHEAD_NS + 1); // of nobody
+            assert_eq!(told(&budget), expected);
+            assert!(supply.take(expected.0 - 1).is_some(), "of its lead-in");
+            assert!(supply.take(expected.0).is_some());
+            assert_eq!(supply.take(expected.0 + 1), None);
+            assert_eq!(told(&budget), (expected.0, expected.0));
+        }
     }
 
     #[test]

@@ -47,8 +47,10 @@ pub struct Slot<R> {
     pub phase: Phase,
     pub intended_ns: i64,
     pub started_ns: i64,
-    /// It was answered once: before that its user is not there, but on the way.
+    /// Its first request has ended: before that its user is not there, but on the way.
     pub has_begun: bool,
+    /// The request was sent in the window, by what was known of it then.
+    pub counts: bool,
     /// How long the request waited for the generator itself.
     pub own_late_ns: i64,
     /// The request has its place in the log.
@@ -69,6 +71,7 @@ impl<R: Reply> Slot<R> {
             intended_ns: 0,
             started_ns: 0,
             has_begun: false,
+            counts: false,
             own_late_ns: 0,
             logged: false,
             unsent: Vec::new(),

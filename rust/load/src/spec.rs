@@ -42,6 +42,10 @@ pub struct Spec<A> {
     /// nothing under way.
     #[serde(default)]
     pub lead_in_ns: i64,
+    /// Closed loop, where no start is asked for: the lead-in goes on for up to so long, until the first request of each
+    /// connection has ended. Less than `lead_in_ns`, and where that is 0: nobody is waited for.
+    #[serde(default)]
+    pub lead_in_most_ns: i64,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
     /// Where to write one record per request (see `log.rs`); none: nowhere.
@@ -160,8 +164,11 @@ impl<A: Ask> Spec<A> {
                 "rate_per_s must be at most ten million"
             }
             _ if self.timeout_ns > TIME_MAX_NS => "timeout_ns must be at most 30 days",
-            _ if !(0..=TIME_MAX_NS).contains(&self.lead_in_ns) => {
-                "lead_in_ns must be at least 0, and at most 30 days"
+            _ if ![self.lead_in_ns, self.lead_in_most_ns]
+                .iter()
+                .all(|time_ns| (0..=TIME_MAX_NS).contains(time_ns)) =>
+            {
+                "lead_in_ns and lead_in_most_ns must be at least 0, and at most 30 days"
             }
             _ if self.threads > THREADS_MAX => "threads must be at most 1024",
             _ if self.loop_.connections() > CONNECTIONS_MAX => {
@@ -337,8 +344,8 @@ mod tests {
         /// What is let through can be added up with any time of this machine, and held in memory.
         #[test]
         fn what_is_run_is_bounded(
-            loop_ in any_loop(), threads: usize, timeout_ns: i64, lead_in_ns: i64, log_limit: usize,
-            url in ".{0,40}",
+            loop_ in any_loop(), threads: usize, timeout_ns: i64, lead_in_ns: i64, lead_in_most_ns: i64,
+            log_limit: usize, url in ".{0,40}",
         ) {
             let spec = HttpSpec {
                 ask: HttpAsk {
@@ -351,6 +358,7 @@ mod tests {
                 loop_,
                 start_ns: None,
                 lead_in_ns,
+                lead_in_most_ns,
                 timeout_ns,
                 request_log: None,
                 log_limit,
@@ -364,6 +372,7 @@ mod tests {
                 prop_assert!((1..=TIME_MAX_NS).contains(&length_ns));
                 prop_assert!((1..=TIME_MAX_NS).contains(&spec.timeout_ns));
                 prop_assert!((0..=TIME_MAX_NS).contains(&spec.lead_in_ns));
+                prop_assert!((0..=TIME_MAX_NS).contains(&spec.lead_in_most_ns));
                 prop_assert!((1..=THREADS_MAX).contains(&spec.threads));
                 prop_assert!((spec.threads..=CONNECTIONS_MAX).contains(&spec.loop_.connections()));
                 prop_assert!(spec.log_limit <= LOG_MAX);

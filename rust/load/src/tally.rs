@@ -74,7 +74,8 @@ pub struct InWindow {
     pub failed: u64,
     /// Of all that was answered correctly within it, whenever it was sent.
     pub body_bytes: u64,
-    /// Of each user's time within it what lay before its first answer: so long there were fewer users than asked for.
+    /// Of each user's time within it what lay before its first request's end: so long there were fewer users than asked
+    /// for.
     pub beginning_ns: i64,
     pub cpu: CpuTime,
 }

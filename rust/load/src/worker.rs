@@ -285,7 +285,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         }
         self.in_flight += 1;
         let slot = &mut self.slots[index];
-        (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
+        (slot.intended_ns, slot.started_ns, slot.counts) = (intended_ns, now_ns, counts);
         slot.own_late_ns = own_late_ns;
         slot.logged = counts && self.tally.log.admit(intended_ns);
         self.dialogue.prepare(index, &mut slot.reply);
@@ -313,9 +313,6 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         let slot = &mut self.slots[index];
         let answer = self.dialogue.judge(&slot.reply);
         let end = ended(slot, &self.supply, now_ns);
-        if !std::mem::replace(&mut slot.has_begun, true) {
-            self.tally.window.beginning_ns += stretch(&self.supply).passed_ns(now_ns);
-        }
         match answer.failure {
             None => self.tally.complete(end, answer.status, answer.body_bytes),
             Some(failure) => {
@@ -328,9 +325,19 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
             slot.tls = None;
         }
+        self.freed(index, now_ns);
+        self.proceed(index, now_ns)
+    }
+
+    /// The slot's request has ended.
+    fn freed(&mut self, index: usize, now_ns: i64) {
+        let slot = &mut self.slots[index];
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
-        self.proceed(index, now_ns)
+        if !std::mem::replace(&mut slot.has_begun, true) {
+            self.tally.window.beginning_ns += stretch(&self.supply).passed_ns(now_ns);
+            self.supply.begins(now_ns);
+        }
     }
 
     fn fail(&mut self, index: usize, failure: Failure) -> Result<(), Failed> {
@@ -339,8 +346,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         self.tally
             .fail(failure, ended(slot, &self.supply, now_ns), None);
         slot.close();
-        slot.phase = Phase::Idle;
-        self.in_flight -= 1;
+        self.freed(index, now_ns);
         if matches!(failure, Failure::Connect | Failure::Tls) {
             self.resting.push(index);
             return Ok(());
@@ -402,12 +408,19 @@ fn stretch(supply: &Supply) -> Stretch {
 /// How the request of a slot ends now.
 fn ended<R>(slot: &Slot<R>, supply: &Supply, now_ns: i64) -> End {
     let window = stretch(supply);
+    // Where the window's begin was moved up meanwhile, what was not counted when it was sent lies before it.
+    let most_ns = if slot.counts {
+        i64::MAX
+    } else {
+        window.from_ns - 1
+    };
+    let sent_ns = slot.intended_ns.min(most_ns);
     End {
         intended_ns: slot.intended_ns,
         now_ns,
         late_ns: slot.own_late_ns,
         share: window.share(slot.started_ns, now_ns),
-        position: window.position(slot.intended_ns, now_ns),
+        position: window.position(sent_ns, now_ns),
         logged: slot.logged,
     }
 }

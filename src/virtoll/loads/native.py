@@ -201,8 +201,12 @@ class NativeSession(Session):
         if settings.loop == "open" or pace_per_s is None:
             return asked_ns
         generation_ns: float = settings.connections * self.load.work_each / pace_per_s * 1e9
+        return max(asked_ns, min(round(LEAD_IN * generation_ns), self._longest_ns(settings)))
+
+    def _longest_ns(self, settings: Any) -> int:
+        """No lead-in that was not asked for is longer: it goes on until all users are there, and no longer than this."""
         longest_ns: int = LONGEST_IN_TURN_NS if self._leads_ns else settings.timeout_ns
-        return max(asked_ns, min(round(LEAD_IN * generation_ns), longest_ns))
+        return longest_ns
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -212,9 +216,9 @@ class NativeSession(Session):
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
         settings = replace(settings, seed=settings.seed + next(self._windows))
-        lead_in_ns = self._lead_in_ns(settings)
+        lead_ins_ns = self._lead_in_ns(settings), self._longest_ns(settings)
         self._leads_ns.clear()
-        measurement = self._drive(settings, start_ns, lead_in_ns)
+        measurement = self._drive(settings, start_ns, lead_ins_ns)
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)
 
@@ -223,10 +227,10 @@ class NativeSession(Session):
         self._there.clear()
         self._process.close()
 
-    def _drive(self, settings: Any, start_ns: int | None = None, lead_in_ns: int = 0) -> Measurement:
+    def _drive(self, settings: Any, start_ns: int | None = None, lead_ins_ns: tuple[int, int] = (0, 0)) -> Measurement:
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
-        spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_in_ns)
-        timeout_s = (lead_in_ns + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
+        spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_ins_ns)
+        timeout_s = (max(lead_ins_ns) + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
         measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.load.work_each)
         if (pace_per_s := pace_of(measurement.window, self.load.work_each)) is not None:
             self._paces_per_s.setdefault(settings.connections, pace_per_s)
@@ -257,11 +261,17 @@ def pace_of(window: Window, work_each: int = 1) -> float | None:
 
 
 def driven(
-    settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None, lead_in_ns: int = 0
+    settings: NativeSettings,
+    client: Client,
+    log: Path | None,
+    start_ns: int | None,
+    lead_ins_ns: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
     """How the generator is to ask, whatever it asks for (rust/load/src/spec.rs). ``start_ns``: when the window begins,
-    after its lead-in, by CLOCK_MONOTONIC of the client's host.
+    after its lead-in, by CLOCK_MONOTONIC of the client's host; without one the lead-in is as long as the first of
+    ``lead_ins_ns``, and goes on to the second at the most until all users are there.
     """
+    lead_in_ns, most_ns = lead_ins_ns
     loop: dict[str, Any]
     if settings.loop == "closed":
         loop = {
@@ -283,6 +293,7 @@ def driven(
         "loop": {settings.loop: loop},
         "start_ns": None if start_ns is None else start_ns - lead_in_ns,
         "lead_in_ns": lead_in_ns,
+        "lead_in_most_ns": most_ns,
         "timeout_ns": settings.timeout_ns,
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
