@@ -317,7 +317,7 @@ def test_users_and_duration_override_the_settings_for_one_window(client: Client,
     ]
     assert [spec["threads"] for spec in generator.asked] == [2, 2, 2, 1, 2]
     assert [spec.get("start_ns") for spec in generator.asked] == [None, None, 77, None, None]
-    assert generator.within_s == [2, 11, 5, 11, 11]
+    assert generator.within_s == [2, 12, 6, 12, 12]
     assert [measurement.window.at for measurement in (plain, crowd, alone)] == [None, 30, 1]
 
 

@@ -461,6 +461,12 @@ def test_the_record_says_what_was_measured(client: Client, server: MediaServer) 
     assert all(len(record.values(key)) == 2 for key in record.quantities)
 
 
+def _is_stopped(pid: int) -> bool:
+    """All threads: one of them takes the signal, and the others go on until it has told them."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
 def test_start_ups_wait_for_a_generator_that_is_not_there(client: Client, server: MediaServer, tmp_path: Path) -> None:
     """It was stopped when what they waited for came, and has joined them in time."""
     server.manner, server.stall_at = "stall", 100
@@ -476,6 +482,8 @@ def test_start_ups_wait_for_a_generator_that_is_not_there(client: Client, server
             assert process.poll() is None
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGSTOP)
+        while not _is_stopped(process.pid):
+            time.sleep(0.001)
         server.let_go()
         for _ in range(3):  # whatever comes after the stop waits for nobody
             assert server.went_on.acquire(timeout=600)

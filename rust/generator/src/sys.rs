@@ -326,16 +326,6 @@ impl Epoll {
 
     /// Wait for events until `timeout_ns` has passed; how many of `events` were filled (0 after a signal).
     pub fn wait(&self, events: &mut [libc::epoll_event], timeout_ns: i64) -> io::Result<usize> {
-        let found = self.wait_or_cut(events, timeout_ns);
-        found.map(Option::unwrap_or_default)
-    }
-
-    /// The same; none after a signal, where nobody looked at what there was by then.
-    pub fn wait_or_cut(
-        &self,
-        events: &mut [libc::epoll_event],
-        timeout_ns: i64,
-    ) -> io::Result<Option<usize>> {
         let timeout_ns = timeout_ns.max(0);
         let timeout = libc::timespec {
             tv_sec: timeout_ns / 1_000_000_000,
@@ -354,8 +344,8 @@ impl Epoll {
             )
         };
         match length(count as isize) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            other => other.map(Some),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            other => other,
         }
     }
 }

@@ -14,8 +14,8 @@ pub struct Away {
     look: u64,
     before_ns: i64,
     looked_ns: i64,
-    /// A signal cut the last look short: what came before it is found by the next.
-    is_cut: bool,
+    /// The last look did not hold all: what else there was is found by the next.
+    has_more: bool,
 }
 
 impl Default for Away {
@@ -25,7 +25,7 @@ impl Default for Away {
             look: 0,
             before_ns: 0,
             looked_ns: i64::MAX,
-            is_cut: false,
+            has_more: false,
         }
     }
 }
@@ -33,18 +33,25 @@ impl Default for Away {
 impl Away {
     /// It asks what there is, after all that it found the last time.
     pub fn asks(&mut self, now_ns: i64) {
-        let kept_ns = if self.is_cut { self.before_ns } else { 0 };
+        let kept_ns = if self.has_more { self.before_ns } else { 0 };
         self.before_ns = kept_ns + self.busy_ns(now_ns);
     }
 
-    /// It is told of all there is, and was to be so at `due_ns` at the latest. `is_cut`: it is not, for a signal came.
-    pub fn looks(&mut self, due_ns: i64, now_ns: i64, is_cut: bool) {
-        self.is_cut = is_cut;
-        if now_ns.saturating_sub(due_ns) > LATE_NS {
+    /// It is told of what there is, and was to be so at `due_ns` at the latest; whether it is late. Then it is to ask
+    /// again, without waiting: it may have been stopped with what it had found, or before it found anything.
+    pub fn looks(&mut self, due_ns: i64, now_ns: i64) -> bool {
+        let is_late = now_ns.saturating_sub(due_ns) > LATE_NS;
+        if is_late {
             self.before_ns += now_ns - due_ns;
         }
         self.looked_ns = now_ns;
         self.look += 1;
+        is_late
+    }
+
+    /// Whether there may be more than it was told of.
+    pub fn leaves(&mut self, has_more: bool) {
+        self.has_more = has_more;
     }
 
     /// The last look was at another time.
@@ -82,27 +89,27 @@ mod tests {
         let mut away = Away::default();
         assert_eq!(away.held_ns(7 * MS), 0, "it has not begun");
         away.asks(10 * MS);
-        away.looks(15 * MS, 12 * MS, false);
+        assert!(!away.looks(15 * MS, 12 * MS));
         assert_eq!((away.look(), away.held_ns(13 * MS)), (1, 0));
         assert_eq!(away.held_ns(15 * MS), 3 * MS, "it is at it still");
         away.asks(16 * MS);
-        away.looks(21 * MS, 20 * MS, false);
+        assert!(!away.looks(21 * MS, 20 * MS));
         assert_eq!(away.held_ns(20 * MS), 4 * MS);
         assert_eq!(away.held_ns(23 * MS), 7 * MS);
         away.asks(20 * MS + MS / 2);
-        away.looks(21 * MS, 26 * MS, false);
+        assert!(!away.looks(21 * MS, 26 * MS));
         assert_eq!(away.held_ns(26 * MS), 0, "a little late");
         away.asks(26 * MS);
-        away.looks(31 * MS, 31 * MS, false);
-        away.asks(31 * MS);
-        away.looks(36 * MS, 136 * MS, true);
-        assert_eq!((away.look(), away.held_ns(136 * MS)), (5, 100 * MS));
-        away.asks(136 * MS);
-        away.looks(141 * MS, 136 * MS, false);
-        let told = "it was cut short, and what came meanwhile is found now";
-        assert_eq!(away.held_ns(136 * MS), 100 * MS, "{told}");
-        away.asks(137 * MS);
-        away.looks(i64::MAX, 500 * MS, false);
+        assert!(away.looks(31 * MS, 131 * MS));
+        away.leaves(true);
+        assert_eq!((away.look(), away.held_ns(131 * MS)), (4, 100 * MS));
+        away.asks(131 * MS);
+        assert!(!away.looks(131 * MS, 131 * MS));
+        away.leaves(false);
+        let told = "it was there, and found now";
+        assert_eq!(away.held_ns(131 * MS), 100 * MS, "{told}");
+        away.asks(132 * MS);
+        assert!(!away.looks(i64::MAX, 500 * MS));
         let told = "nothing came, and nobody waits";
         assert_eq!(away.held_ns(500 * MS), 0, "{told}");
     }

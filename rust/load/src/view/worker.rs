@@ -268,13 +268,12 @@ impl<'a> Worker<'a> {
                 true => due_ns.min(bound_ns).min(look_ns),
                 false => asked_ns,
             };
-            let found = self
-                .epoll
-                .wait_or_cut(&mut events, wake_ns.saturating_sub(asked_ns));
-            let found = found.map_err(|error| Failed::system("epoll_pwait2", &error))?;
-            let due_ns = wake_ns.max(asked_ns);
-            self.away.looks(due_ns, sys::now_ns(), found.is_none());
-            for event in &events[..found.unwrap_or(0)] {
+            let mut count = self.find(&mut events, wake_ns.saturating_sub(asked_ns))?;
+            if self.away.looks(wake_ns.max(asked_ns), sys::now_ns()) && count < EVENTS_MAX {
+                count += self.find(&mut events[count..], 0)?;
+            }
+            self.away.leaves(count == EVENTS_MAX);
+            for event in &events[..count] {
                 self.heed();
                 if event.u64 != TASK {
                     self.on_event(event.u64, event.events)?;
@@ -283,6 +282,11 @@ impl<'a> Worker<'a> {
         }
         self.all_leave(0);
         Ok(())
+    }
+
+    fn find(&self, events: &mut [libc::epoll_event], timeout_ns: i64) -> Result<usize, Failed> {
+        let found = self.epoll.wait(events, timeout_ns);
+        found.map_err(|error| Failed::system("epoll_pwait2", &error))
     }
 
     /// Begin what has been ordered, between any two turns: what is done of a window before that counts for nothing.

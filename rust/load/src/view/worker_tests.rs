@@ -133,7 +133,7 @@ fn who_gave_up_while_nobody_looked_waited_for_the_generator() {
     worker.on_timers(now_ns).unwrap();
     let (stopped_ns, went_on_ns) = (now_ns + 1_000_000, now_ns + 61_000_000_000);
     worker.away.asks(stopped_ns);
-    worker.away.looks(stopped_ns, went_on_ns, false);
+    assert!(worker.away.looks(stopped_ns, went_on_ns));
     worker.leave(0, went_on_ns, Some(Failure::Timeout)).unwrap();
     let late_ns = worker.tally.lateness.buckets().map(|(_, upper, _)| upper);
     assert!(late_ns.max().unwrap() >= 60_000_000_000);
@@ -149,7 +149,7 @@ fn who_has_said_something_may_still_wait_for_the_generator_in_the_same_look() {
     sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
     worker.heed();
     let long_ago_ns = now_ns - 60_000_000_000;
-    worker.away.looks(i64::MAX, now_ns, false);
+    worker.away.looks(i64::MAX, now_ns);
     worker.on_timers(now_ns).unwrap(); // it connects, and asks
     let before_ns = worker.places[0].view.as_ref().unwrap().late_ns;
     worker.away.looked(long_ago_ns); // as if that had been when it looked
