@@ -24,7 +24,8 @@ class MediaServer(LoopbackServer):
     without a word of it, the end coming with the last byte; *missing* 404, *junk* no HTTP, *hang-up* and *reset*
     without a word; *cut* after the half, *wrong* with one byte changed, *long* with one more; *silent* never, *trickle*
     a byte now and then, *stall* with the first ``stall_at`` bytes, and no more until `let_go` is called (``stalled``
-    counts them, ``went_on`` those who then wrote the rest). ``manners`` has one for each piece from the first asked for on, instead.
+    counts them, ``went_on`` those who then wrote the rest). ``manners`` has one for each piece from the first asked for
+    on, instead.
     """
 
     def __init__(self) -> None:

@@ -204,7 +204,7 @@ class NativeSession(Session):
         return max(asked_ns, min(round(LEAD_IN * generation_ns), self._longest_ns(settings)))
 
     def _longest_ns(self, settings: Any) -> int:
-        """No lead-in that was not asked for is longer: it goes on until all users are there, and no longer than this."""
+        """No lead-in that was not asked for is longer: it goes on until all users are there, but no longer."""
         longest_ns: int = LONGEST_IN_TURN_NS if self._leads_ns else settings.timeout_ns
         return longest_ns
 

@@ -100,7 +100,7 @@ class StackNetwork(NetworkMode):
                 tuple(self.requests(address, ports)),
             )
 
-        return forwarded(lab, self.name, kind, ports, ADDRESS, stack)
+        return forwarded(lab, self.name, kind, ports, ADDRESS, stack=stack)
 
 
 _versions: dict[tuple[str, str, Stamp | None], str] = {}  # by host and program

@@ -184,6 +184,7 @@ def forwarded(
     kind: Kind,
     ports: tuple[Port, ...],
     inside: str,
+    *,
     stack: Callable[[str], Stack] | None = None,
 ) -> Iterator[Attachment]:
     """What a stack in user space brings to the instance from an address of the SUT's: nothing is to be made but that
