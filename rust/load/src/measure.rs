@@ -380,7 +380,7 @@ fn stretches<A>(
         Loop::Closed { .. } if begins_at_once => {
             (tally.first_ns.unwrap_or(start_ns), budget.until_ns())
         }
-        Loop::Closed { .. } => (budget.from_ns(), budget.until_ns()),
+        Loop::Closed { .. } => (budget.begin_ns(), budget.until_ns()),
         Loop::Open { duration_ns, .. } => (from_ns, from_ns + duration_ns),
     };
     let sent_at_once = match spec.loop_ {

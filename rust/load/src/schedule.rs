@@ -107,7 +107,7 @@ impl Budget {
             .missing
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         let from_ns = self.least_ns.max(now_ns + AHEAD_NS);
-        if before == Ok(1) && from_ns < self.from_ns() {
+        if before == Ok(1) && from_ns < self.begin_ns() {
             self.until_ns
                 .store(from_ns + self.length_ns, Ordering::Relaxed);
             self.from_ns.store(from_ns, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Budget {
     }
 
     /// The window's begin, as far as it is known by now: it is not later.
-    pub fn from_ns(&self) -> i64 {
+    pub fn begin_ns(&self) -> i64 {
         self.from_ns.load(Ordering::Relaxed)
     }
 
@@ -134,7 +134,7 @@ impl Budget {
         if now_ns >= self.until_ns() {
             return false;
         }
-        let Some(left) = self.left.as_ref().filter(|_| now_ns >= self.from_ns()) else {
+        let Some(left) = self.left.as_ref().filter(|_| now_ns >= self.begin_ns()) else {
             return true;
         };
         let one_less = |left: u64| left.checked_sub(1);
@@ -183,7 +183,7 @@ impl<'a> Supply<'a> {
     /// The window's begin: what is due before it belongs to the lead-in.
     pub fn begin_ns(&self) -> i64 {
         match self {
-            Supply::Closed { budget } => budget.from_ns(),
+            Supply::Closed { budget } => budget.begin_ns(),
             Supply::Open { from_ns, .. } => *from_ns,
         }
     }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_window_waits_for_its_users_but_not_for_ever_nor_shorter_than_asked_for() {
         let ms = |from, until| (from * AHEAD_NS, until * AHEAD_NS);
-        let told = |budget: &Budget| (budget.from_ns(), budget.until_ns());
+        let told = |budget: &Budget| (budget.begin_ns(), budget.until_ns());
         for (begins_ms, expected) in [
             ([10, 20], ms(100, 300)),  // both before its begin
             ([10, 250], ms(251, 451)), // one after it
