@@ -61,15 +61,14 @@ pub struct LeadIn {
     failures: BTreeMap<&'static str, u64>,
     /// End of the last of them, where it was after the window's; else that.
     end_ns: i64,
-    /// Open loop: null, for there are no users.
-    users: Option<Users>,
 }
 
 /// Whether the window had as many users as connections were asked for.
 #[derive(Debug, Serialize)]
 pub struct Users {
-    /// Within it, and added up: for how long their first request was still under way. Whoever has to wait for that keeps
-    /// nobody else waiting, and the others are served the faster.
+    /// Within it, and added up: for how long they had not been answered once, when thrice as many requests had been
+    /// answered as there are users. Whoever is not taken up keeps nobody else waiting, and the others are served the
+    /// faster; where users are served in turn, however slowly, there is no such time.
     beginning_ns: i64,
     /// All their time.
     there_ns: i64,
@@ -97,6 +96,8 @@ pub struct Report {
     /// Null without one.
     lead_in: Option<LeadIn>,
     drain: Option<Drain>,
+    /// Closed loop.
+    users: Option<Users>,
     /// Open loop: requests that had to wait for a free connection, and the longest such wait.
     queued: Option<u64>,
     queue_max_ns: Option<i64>,
@@ -144,10 +145,7 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
             ..
         } => {
             let budget = Budget::new(requests, from_ns, from_ns + time_limit_ns);
-            match waits_ns(spec) {
-                0 => budget,
-                waits_ns => budget.waiting(spec.loop_.connections(), from_ns + waits_ns),
-            }
+            budget.waiting(spec.loop_.connections(), from_ns + waits_ns(spec))
         }
         Loop::Open { .. } => Budget::new(None, from_ns, from_ns),
     };
@@ -331,12 +329,12 @@ impl Report {
                 completed: tally.early_completed,
                 failures: by_kind(&tally.early_failures),
                 end_ns: tally.early_end_ns.unwrap_or(end_ns).max(end_ns),
-                users: (!open).then_some(Users {
-                    beginning_ns: tally.window.beginning_ns,
-                    there_ns: spec.loop_.connections() as i64 * (end_ns - from_ns),
-                }),
             }),
             drain,
+            users: (!open).then(|| Users {
+                beginning_ns: tally.window.beginning_ns,
+                there_ns: (end_ns - from_ns).saturating_mul(spec.loop_.connections() as i64),
+            }),
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),
             connects: tally.connects,

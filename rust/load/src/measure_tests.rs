@@ -142,7 +142,7 @@ fn a_window_waits_until_all_users_are_there_or_tells_for_how_long_they_were_not(
         let window_ns = report.window.end_ns - report.window.start_ns;
         assert_eq!(window_ns, 20_000_000);
         assert_eq!(report.offered, report.completed);
-        let users = lead_in.users.unwrap();
+        let users = report.users.unwrap();
         assert_eq!(users.there_ns, 2 * window_ns);
         told.push((
             report.window.start_ns - lead_in.start_ns,
@@ -150,7 +150,8 @@ fn a_window_waits_until_all_users_are_there_or_tells_for_how_long_they_were_not(
         ));
     }
     assert_eq!(told[0].0, 1_000_000);
-    assert!(told[0].1 >= 20_000_000, "the second, for all of the window");
+    // The second, from when the first had been answered six times.
+    assert!((1..=20_000_000).contains(&told[0].1), "{}", told[0].1);
     assert!(told[1].0 >= 300_000_000, "{}", told[1].0);
     assert_eq!(told[1].1, 0);
 }
@@ -171,7 +172,7 @@ fn a_window_begins_after_its_lead_in_and_counts_nothing_of_it_as_an_event() {
         assert!(lead_in.completed > 0);
         assert!(lead_in.end_ns >= report.window.end_ns);
         let window_ns = report.window.end_ns - report.window.start_ns;
-        let users = lead_in.users;
+        let users = report.users;
         assert_eq!(users.is_none(), open);
         if let Some(users) = users {
             assert_eq!((users.beginning_ns, users.there_ns), (0, 2 * window_ns));

@@ -1,6 +1,6 @@
 //! When requests are due.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use virtoll_generator::random::Random;
 
@@ -60,8 +60,11 @@ impl Iterator for Arrivals {
     }
 }
 
-/// All threads are told of a window's begin so long before.
-const AHEAD_NS: i64 = 1_000_000;
+/// All threads are told of a window's begin so long before: one that loses its CPU while it tells is late, else.
+const AHEAD_NS: i64 = 5_000_000;
+/// When so many times as many requests were answered as there are users, each user's first has been: where users are
+/// served in turn none waits for longer than the others are answered once, or twice.
+const ROUNDS: u64 = 3;
 
 /// How long a closed loop asks, all threads together: to the deadline, or until so many requests of the window were
 /// handed out. Those of the lead-in, before the window's begin, cost nothing.
@@ -72,8 +75,12 @@ pub struct Budget {
     length_ns: i64,
     from_ns: AtomicI64,
     until_ns: AtomicI64,
+    users: u64,
     /// The users for whom the window's begin waits.
-    missing: AtomicUsize,
+    missing: AtomicU64,
+    /// How many requests were answered, as long as that matters; and when they were enough for all users to be there.
+    answers: AtomicU64,
+    even_ns: AtomicI64,
 }
 
 impl Budget {
@@ -84,34 +91,52 @@ impl Budget {
             length_ns: deadline_ns - from_ns,
             from_ns: AtomicI64::new(from_ns),
             until_ns: AtomicI64::new(deadline_ns),
-            missing: AtomicUsize::new(0),
+            users: 0,
+            missing: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            even_ns: AtomicI64::new(i64::MAX),
         }
     }
 
-    /// The same, with a window that begins when the first request of each of so many users has ended, or at `most_ns`: not
+    /// The same of so many users, with a window that begins when each of them was answered once, or at `most_ns`: not
     /// before its begin, and as long as it was.
     pub fn waiting(self, users: usize, most_ns: i64) -> Self {
         let from_ns = most_ns.max(self.least_ns);
         Budget {
             from_ns: AtomicI64::new(from_ns),
             until_ns: AtomicI64::new(from_ns + self.length_ns),
-            missing: AtomicUsize::new(users),
+            users: users as u64,
+            missing: AtomicU64::new(users as u64),
             ..self
         }
     }
 
-    /// One more user's first request has ended. Whoever asks meanwhile may see either begin.
-    pub fn begins(&self, now_ns: i64) {
-        let one_less = |missing: usize| missing.checked_sub(1);
-        let before = self
-            .missing
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    /// A request was answered; `is_first`: it was its user's first. Whoever asks meanwhile may see either begin.
+    pub fn answered(&self, now_ns: i64, is_first: bool) {
+        if self.even_ns() == i64::MAX {
+            let answers = self.answers.fetch_add(1, Ordering::Relaxed) + 1;
+            if self.users > 0 && answers == ROUNDS * self.users {
+                self.even_ns.store(now_ns, Ordering::Relaxed);
+            }
+        }
+        if is_first && self.missing.load(Ordering::Relaxed) > 0 {
+            self.begins(now_ns);
+        }
+    }
+
+    fn begins(&self, now_ns: i64) {
+        let before = self.missing.fetch_sub(1, Ordering::Relaxed);
         let from_ns = self.least_ns.max(now_ns + AHEAD_NS);
-        if before == Ok(1) && from_ns < self.begin_ns() {
+        if before == 1 && from_ns < self.begin_ns() {
             self.until_ns
                 .store(from_ns + self.length_ns, Ordering::Relaxed);
             self.from_ns.store(from_ns, Ordering::Relaxed);
         }
+    }
+
+    /// From when on a user who was not answered yet is missing; `i64::MAX`: nobody is so far.
+    pub fn even_ns(&self) -> i64 {
+        self.even_ns.load(Ordering::Relaxed)
     }
 
     /// The window's begin, as far as it is known by now: it is not later.
@@ -188,10 +213,18 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// A user's first request has ended. An open loop has no users.
-    pub fn begins(&self, now_ns: i64) {
+    /// A request was answered, its user's first or another. An open loop has no users.
+    pub fn answered(&self, now_ns: i64, is_first: bool) {
         if let Supply::Closed { budget } = self {
-            budget.begins(now_ns);
+            budget.answered(now_ns, is_first);
+        }
+    }
+
+    /// See `Budget::even_ns`.
+    pub fn even_ns(&self) -> i64 {
+        match self {
+            Supply::Closed { budget } => budget.even_ns(),
+            Supply::Open { .. } => i64::MAX,
         }
     }
 
@@ -320,16 +353,31 @@ mod tests {
             let mut supply = Supply::closed(&budget);
             for at_ms in begins_ms {
                 assert_eq!(told(&budget), ms(1000, 1200));
-                supply.begins(at_ms * AHEAD_NS);
+                supply.answered(at_ms * AHEAD_NS, true);
             }
             assert_eq!(told(&budget), expected);
-            supply.begins(begins_ms[1] * AHEAD_NS + 1); // of nobody
+            supply.answered(begins_ms[1] * AHEAD_NS + 1, true); // of nobody
             assert_eq!(told(&budget), expected);
             assert!(supply.take(expected.0 - 1).is_some(), "of its lead-in");
             assert!(supply.take(expected.0).is_some());
             assert_eq!(supply.take(expected.0 + 1), None);
             assert_eq!(told(&budget), (expected.0, expected.0));
         }
+    }
+
+    #[test]
+    fn who_is_not_answered_is_missing_when_the_others_were_answered_thrice() {
+        let budget = Budget::new(None, 0, 100).waiting(4, 0);
+        for (at_ns, is_first) in (1..12).map(|at_ns| (at_ns, at_ns < 3)) {
+            budget.answered(at_ns, is_first);
+            assert_eq!(budget.even_ns(), i64::MAX);
+        }
+        budget.answered(12, false);
+        budget.answered(13, false);
+        assert_eq!(budget.even_ns(), 12);
+        let nobody = Budget::new(None, 0, 100);
+        nobody.answered(1, true);
+        assert_eq!((nobody.even_ns(), nobody.begin_ns()), (i64::MAX, 0));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct Slot<R> {
     pub phase: Phase,
     pub intended_ns: i64,
     pub started_ns: i64,
-    /// Its first request has ended: before that its user is not there, but on the way.
+    /// It was answered once: before that its user may not be there, but on the way.
     pub has_begun: bool,
     /// The request was sent in the window, by what was known of it then.
     pub counts: bool,

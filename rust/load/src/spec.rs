@@ -42,8 +42,8 @@ pub struct Spec<A> {
     /// nothing under way.
     #[serde(default)]
     pub lead_in_ns: i64,
-    /// Closed loop, where no start is asked for: the lead-in goes on for up to so long, until the first request of each
-    /// connection has ended. Less than `lead_in_ns`, and where that is 0: nobody is waited for.
+    /// Closed loop, where no start is asked for: the lead-in goes on for up to so long, until each connection was answered
+    /// once. Less than `lead_in_ns`, and where that is 0: nobody is waited for.
     #[serde(default)]
     pub lead_in_most_ns: i64,
     /// A request without a complete answer after this long has failed.

@@ -74,8 +74,8 @@ pub struct InWindow {
     pub failed: u64,
     /// Of all that was answered correctly within it, whenever it was sent.
     pub body_bytes: u64,
-    /// Of each user's time within it what lay before its first request's end: so long there were fewer users than asked
-    /// for.
+    /// Of each user's time within it what lay before its first answer, when the others had been answered again and again:
+    /// so long there were fewer users than asked for.
     pub beginning_ns: i64,
     pub cpu: CpuTime,
 }
@@ -308,7 +308,8 @@ impl Tally {
         self.window.partial += other.window.partial;
         self.window.failed += other.window.failed;
         self.window.body_bytes += other.window.body_bytes;
-        self.window.beginning_ns += other.window.beginning_ns;
+        let beginning_ns = &mut self.window.beginning_ns;
+        *beginning_ns = beginning_ns.saturating_add(other.window.beginning_ns);
         self.window.cpu += other.window.cpu;
         self.early_completed += other.early_completed;
         self.early_end_ns = self.early_end_ns.max(other.early_end_ns);

@@ -314,7 +314,15 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         let answer = self.dialogue.judge(&slot.reply);
         let end = ended(slot, &self.supply, now_ns);
         match answer.failure {
-            None => self.tally.complete(end, answer.status, answer.body_bytes),
+            None => {
+                self.tally.complete(end, answer.status, answer.body_bytes);
+                let is_first = !std::mem::replace(&mut slot.has_begun, true);
+                if is_first {
+                    self.tally.window.beginning_ns += missed_ns(&self.supply, now_ns);
+                }
+                let at_ns = if is_first { (self.clock)() } else { now_ns };
+                self.supply.answered(at_ns, is_first);
+            }
             Some(failure) => {
                 let tells = failure == Failure::Status && answer.status != 0;
                 self.tally
@@ -325,19 +333,9 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
             slot.tls = None;
         }
-        self.freed(index, now_ns);
-        self.proceed(index, now_ns)
-    }
-
-    /// The slot's request has ended.
-    fn freed(&mut self, index: usize, now_ns: i64) {
-        let slot = &mut self.slots[index];
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
-        if !std::mem::replace(&mut slot.has_begun, true) {
-            self.tally.window.beginning_ns += stretch(&self.supply).passed_ns(now_ns);
-            self.supply.begins(now_ns);
-        }
+        self.proceed(index, now_ns)
     }
 
     fn fail(&mut self, index: usize, failure: Failure) -> Result<(), Failed> {
@@ -346,7 +344,8 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         self.tally
             .fail(failure, ended(slot, &self.supply, now_ns), None);
         slot.close();
-        self.freed(index, now_ns);
+        slot.phase = Phase::Idle;
+        self.in_flight -= 1;
         if matches!(failure, Failure::Connect | Failure::Tls) {
             self.resting.push(index);
             return Ok(());
@@ -377,8 +376,11 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             self.tally.fail(Failure::Unfinished, end, None);
         }
         let window = stretch(&self.supply);
-        let never = self.slots.iter().filter(|slot| !slot.has_begun).count();
-        self.tally.window.beginning_ns += never as i64 * window.passed_ns(now_ns);
+        let asked = self.slots.iter().filter(|slot| slot.started_ns != 0);
+        let never = asked.filter(|slot| !slot.has_begun).count();
+        let missed_ns = missed_ns(&self.supply, now_ns).saturating_mul(never as i64);
+        let beginning_ns = &mut self.tally.window.beginning_ns;
+        *beginning_ns = beginning_ns.saturating_add(missed_ns);
         for intended_ns in self
             .supply
             .rest()
@@ -403,6 +405,12 @@ fn stretch(supply: &Supply) -> Stretch {
         from_ns: supply.begin_ns(),
         until_ns: supply.until_ns(),
     }
+}
+
+/// For how long in the window one was missing who was not answered until now.
+fn missed_ns(supply: &Supply, now_ns: i64) -> i64 {
+    let window = stretch(supply);
+    window.passed_ns(now_ns) - window.passed_ns(supply.even_ns().min(now_ns))
 }
 
 /// How the request of a slot ends now.

@@ -202,15 +202,17 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     assert!(worker.slots[0].fd.is_none());
 }
 
-#[test]
-fn a_user_who_waits_for_the_first_answer_is_not_there_yet() {
+/// Of three users' time what is told as missing, where so many requests of others were answered by 40 ms.
+fn missing_ms(answers: u64) -> [i64; 2] {
     let listener = listener();
-    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 100 * MS, 200 * MS)));
+    let budget = Budget::new(None, 100 * MS, 200 * MS).waiting(3, 100 * MS);
+    let budget: &'static Budget = Box::leak(Box::new(budget));
+    (0..answers).for_each(|_| budget.answered(40 * MS, false));
     let mut worker = worker(&listener);
     worker.supply = Supply::closed(budget);
     worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
     worker.idle = vec![2, 1, 0];
-    worker.dispatch(0).unwrap();
+    worker.dispatch(1).unwrap();
     let mut servers: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // The first in the lead-in and, again, in the window; the second in the window alone, the third never.
@@ -220,11 +222,22 @@ fn a_user_who_waits_for_the_first_answer_is_not_there_yet() {
         the_clock_says(&[ms]);
         worker.serve(&mut events, 60_000 * MS).unwrap();
     }
-    assert_eq!(worker.tally.window.beginning_ns, 30 * MS);
+    let before_ns = worker.tally.window.beginning_ns;
+    // It fails, and was not there all the same.
+    the_clock_says(&[190]);
+    worker.fail(2, Failure::Timeout).unwrap();
+    assert_eq!(worker.tally.window.beginning_ns, before_ns);
     worker.give_up(250 * MS);
-    assert_eq!(worker.tally.window.beginning_ns, (30 + 100) * MS);
     let all = Tally::sum(vec![worker.tally, Tally::new(0)]);
-    assert_eq!(all.window.beginning_ns, 130 * MS);
+    [before_ns / MS, all.window.beginning_ns / MS]
+}
+
+#[test]
+fn who_is_not_answered_while_others_are_again_and_again_is_not_there() {
+    assert_eq!(missing_ms(9), [30, 130]);
+    // Else all wait in turn. With its own three answers, the last at 130 ms, the third is missed from then on.
+    assert_eq!(missing_ms(5), [0, 0]);
+    assert_eq!(missing_ms(6), [0, 70]);
 }
 
 thread_local! {

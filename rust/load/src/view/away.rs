@@ -1,7 +1,8 @@
 //! For how long a thread did not look at what came for its viewers: it was busy with others, was stopped, or had no CPU.
 //!
 //! A start-up that waits meanwhile waits for the generator, and not for the service: where the viewer then says something,
-//! for which the server has waited, or begins to play. What comes at the server's own pace waits for nobody.
+//! for which the server has waited, or begins to play, or where what had come is as much as the kernel holds. What comes
+//! at the server's own pace waits for nobody.
 
 /// To be busy for longer than this is to be away: a shorter while is what a turn of the loop may take.
 const BUSY_NS: i64 = 1_000_000;
@@ -11,7 +12,6 @@ const LATE_NS: i64 = 5_000_000;
 /// A thread's time away before what it looks at now.
 #[derive(Debug)]
 pub struct Away {
-    look: u64,
     before_ns: i64,
     looked_ns: i64,
     /// The last look did not hold all: what else there was is found by the next.
@@ -22,7 +22,6 @@ impl Default for Away {
     /// It has never looked, and is not away.
     fn default() -> Self {
         Away {
-            look: 0,
             before_ns: 0,
             looked_ns: i64::MAX,
             has_more: false,
@@ -45,7 +44,6 @@ impl Away {
             self.before_ns += now_ns - due_ns;
         }
         self.looked_ns = now_ns;
-        self.look += 1;
         is_late
     }
 
@@ -58,11 +56,6 @@ impl Away {
     #[cfg(test)]
     pub fn looked(&mut self, at_ns: i64) {
         self.looked_ns = at_ns;
-    }
-
-    /// Which look this is: what waited for it has waited for the others no more.
-    pub fn look(&self) -> u64 {
-        self.look
     }
 
     /// For how long, at the most, what is taken up now has waited.
@@ -90,7 +83,7 @@ mod tests {
         assert_eq!(away.held_ns(7 * MS), 0, "it has not begun");
         away.asks(10 * MS);
         assert!(!away.looks(15 * MS, 12 * MS));
-        assert_eq!((away.look(), away.held_ns(13 * MS)), (1, 0));
+        assert_eq!(away.held_ns(13 * MS), 0);
         assert_eq!(away.held_ns(15 * MS), 3 * MS, "it is at it still");
         away.asks(16 * MS);
         assert!(!away.looks(21 * MS, 20 * MS));
@@ -102,7 +95,7 @@ mod tests {
         away.asks(26 * MS);
         assert!(away.looks(31 * MS, 131 * MS));
         away.leaves(true);
-        assert_eq!((away.look(), away.held_ns(131 * MS)), (4, 100 * MS));
+        assert_eq!(away.held_ns(131 * MS), 100 * MS);
         away.asks(131 * MS);
         assert!(!away.looks(131 * MS, 131 * MS));
         away.leaves(false);

@@ -199,6 +199,11 @@ impl<'a> Worker<'a> {
         }
         let buffer = &mut self.buffer[..most.min(BUFFER_BYTES)];
         let received = sys::receive(fd, buffer);
+        let full_bytes = match self.spec.receive_bytes as usize / FULL_PART {
+            0 => BUFFER_BYTES,
+            bytes => bytes.min(BUFFER_BYTES),
+        };
+        let is_full = received.as_ref().is_ok_and(|count| *count >= full_bytes);
         // What came may have waited for this look.
         let mut now = Now {
             ns: sys::now_ns(),
@@ -231,19 +236,22 @@ impl<'a> Worker<'a> {
             },
         };
         let at_ns = now.ns;
+        if is_full {
+            self.held(index); // the server may have been kept from sending more
+        }
         self.notice(index, at_ns); // what was right before it failed may have been enough
         told.err().map(Turn::Failed)
     }
 
-    /// What a viewer says, or begins to play by, or fails by, had waited for this thread: of one look, as long as at the
-    /// last of these.
+    /// What a viewer says, or begins to play by, or fails by, had waited for this thread, and no longer than since the
+    /// last of these. So had a full buffer, for which the server waited.
     pub(super) fn held(&mut self, index: usize) {
-        let (look, held_ns) = (self.away.look(), self.away.held_ns(sys::now_ns()));
+        let now_ns = sys::now_ns();
+        let held_ns = self.away.held_ns(now_ns);
         if let Some(view) = self.places[index].view.as_mut() {
             if !view.has_started {
-                let known_ns = if view.look == look { view.held_ns } else { 0 };
-                view.late_ns += (held_ns - known_ns).max(0);
-                (view.look, view.held_ns) = (look, held_ns);
+                view.late_ns += held_ns.min(now_ns - view.held_at_ns).max(0);
+                view.held_at_ns = now_ns;
             }
         }
     }
@@ -299,8 +307,7 @@ impl<'a> Worker<'a> {
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
             late_ns: now_ns - place.due_ns,
-            look: self.away.look(),
-            held_ns: self.away.held_ns(now_ns),
+            held_at_ns: now_ns,
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,

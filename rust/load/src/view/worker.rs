@@ -40,6 +40,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
+/// Where so small a part of what the kernel holds for a connection comes at once, it may have been all that fits: what it
+/// has for itself counts there, too (tcp(7), `tcp_adv_win_scale`).
+const FULL_PART: usize = 4;
 /// While somebody waits for play to begin it looks at least this often, for it is seen only from where a look was due
 /// that it did not look.
 const LOOK_NS: i64 = 5_000_000;
@@ -116,11 +119,10 @@ struct View<'a> {
     /// When it was to join, and which order tells of that; 0: none.
     due_ns: i64,
     order: u64,
-    /// How much later than that it joined, and for how long what it said since had waited for this thread; the last look
-    /// that is in it, and with how much.
+    /// How much later than that it joined, and for how long what it said since had waited for this thread; and when that was
+    /// last added up.
     late_ns: i64,
-    look: u64,
-    held_ns: i64,
+    held_at_ns: i64,
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,
@@ -270,7 +272,8 @@ impl<'a> Worker<'a> {
             };
             let mut count = self.find(&mut events, wake_ns.saturating_sub(asked_ns))?;
             if self.away.looks(wake_ns.max(asked_ns), sys::now_ns()) && count < EVENTS_MAX {
-                count += self.find(&mut events[count..], 0)?;
+                let again = self.find(&mut events[count..], 0)?;
+                count = merged(&mut events, count, again);
             }
             self.away.leaves(count == EVENTS_MAX);
             for event in &events[..count] {
@@ -387,6 +390,23 @@ impl<'a> Worker<'a> {
             }
         }
     }
+}
+
+/// Events of two looks as one: one to a connection, for it may be another by its second. How many there are.
+fn merged(events: &mut [libc::epoll_event], first: usize, second: usize) -> usize {
+    let mut count = first;
+    for index in first..first + second {
+        let event = events[index];
+        let tag = event.u64;
+        match events[..first].iter_mut().find(|known| known.u64 == tag) {
+            Some(known) => known.events |= event.events,
+            None => {
+                events[count] = event;
+                count += 1;
+            }
+        }
+    }
+    count
 }
 
 #[path = "away.rs"]
