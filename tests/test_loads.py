@@ -268,6 +268,7 @@ class Generator:
             "queued": None,
             "drain": None,
             "lead_in": None,
+            "users": None,
             "log": None,
             "lateness": None,
         }
@@ -276,7 +277,7 @@ class Generator:
 
 def test_what_failed_of_the_lead_in_is_told_by_itself() -> None:
     report = Generator().told({}, 0) | {"offered": 3, "completed": 2, "failures": {"status": 1}}
-    report["lead_in"] = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {"timeout": 2}, "users": None}
+    report["lead_in"] = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {"timeout": 2}}
     window = measurement_of(report, None).window
     events = window.events["request"]
     assert (events.offered, events.failures, events.censored) == (3, {"status": 1}, 1)
@@ -284,10 +285,9 @@ def test_what_failed_of_the_lead_in_is_told_by_itself() -> None:
     assert (window.served, window.until_ns) == (5, 9)
 
 
-def test_how_long_users_waited_for_their_first_answer_is_told_where_they_had_time_for_it() -> None:
+def test_how_long_users_were_still_to_come_is_told_of_a_closed_loop() -> None:
     users = {"beginning_ns": 30_000_000, "there_ns": 5_000_000_000}
-    lead_in = {"start_ns": 1, "completed": 5, "end_ns": 9, "failures": {}, "users": users}
-    counts = measurement_of(Generator().told({}, 0) | {"lead_in": lead_in}, None).window.counts
+    counts = measurement_of(Generator().told({}, 0) | {"users": users}, None).window.counts
     assert (counts["starting_ms"], counts["there_ms"]) == (30, 5000)
     assert "there_ms" not in measurement_of(Generator().told({}, 0), None).window.counts
 
@@ -317,7 +317,8 @@ def test_users_and_duration_override_the_settings_for_one_window(client: Client,
     ]
     assert [spec["threads"] for spec in generator.asked] == [2, 2, 2, 1, 2]
     assert [spec.get("start_ns") for spec in generator.asked] == [None, None, 77, None, None]
-    assert generator.within_s == [2, 12, 6, 12, 12]
+    assert generator.within_s == [2, 13, 7, 13, 13]
+    assert [spec["lead_in_most_ns"] for spec in generator.asked] == [0, *[2 * SECOND] * 4]
     assert [measurement.window.at for measurement in (plain, crowd, alone)] == [None, 30, 1]
 
 

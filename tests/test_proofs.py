@@ -555,10 +555,11 @@ def test_a_closed_loop_whose_users_are_still_to_come_is_lighter_than_the_one_ask
     counts = {"starting_ms": starting_ms, "there_ms": 10_000}
     measured = driven(1, "closed", cpu_ns=1, counts=counts)
     proofs.of_generator(notes, measured, 1)
-    check = next(check for check in notes.checks if check.name == "all users were there in the window")
+    check = next(check for check in notes.checks if check.name == proofs.ALL_THERE)
     assert check.passed is held
-    assert check.detail.startswith(f"for {starting_ms} of 10,000 ms users waited for their first answer")
-    assert (proofs.still_beginning(measured.window) == "") is held
+    assert check.detail.startswith(f"for {starting_ms} of 10,000 ms users had no answer yet")
+    assert ("a longer [rotation] lead_in" in check.detail) is not held
+    assert proofs.some_were_not_there(measured.window) is not held
 
 
 # -- of life ----------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parent.parent
@@ -13,7 +15,17 @@ def test_what_cargo_tests_holds(tmp_path: Path) -> None:
     """Alone: ``setup/rust cargo test``. Their files are below this test's own directory, and of nobody's inventory."""
     argv = ["setup/rust", "cargo", "test", "--quiet", "--locked", "--no-fail-fast"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(argv, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=1700)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("test result: ok.") > 5, done.stdout
+    with (tmp_path / "told").open("w+") as told:
+        process = subprocess.Popen(
+            argv, cwd=CHECKOUT, env=environment, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            process.wait()
+        finally:
+            with suppress(ProcessLookupError):  # what it runs, too
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        told.seek(0)
+        said = told.read()
+    assert process.returncode == 0, said
+    assert said.count("test result: ok.") > 5, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from loads_server import MisbehavingServer
 from resp_server import MisbehavingRedis
 from viewers_server import MediaServer
 from virtoll.lab.client import Client
-from virtoll.loads.base import Load
-from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.base import Load, Measurement
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.offers import Offer
@@ -57,6 +58,27 @@ def test_a_web_server_is_asked_by_more_users_until_the_most(client: Client, web:
     load = HttpLoad(HttpSettings(loop="closed", log_requests=False, warm_up_ns=0))
     _, knee = searched(client, load, web.offer, 1, 4)
     assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 4, "users")
+
+
+def test_a_level_that_does_not_take_its_users_in_is_not_met(
+    client: Client, web: MisbehavingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the others say, who are served the faster for it: and no generator is in the way."""
+    measure = HttpSession.measure
+
+    def measured(session: HttpSession, *, intensity: float, duration_ns: int) -> Measurement:
+        measurement = measure(session, intensity=intensity, duration_ns=duration_ns)
+        told = {"starting_ms": 100 if intensity > 2 else 0, "there_ms": 1000}
+        counts = measurement.window.counts | told
+        return replace(measurement, window=measurement.window.model_copy(update={"counts": counts}))
+
+    monkeypatch.setattr(HttpSession, "measure", measured)
+    load = HttpLoad(HttpSettings(loop="closed", log_requests=False, warm_up_ns=0))
+    _, knee = searched(client, load, web.offer, 2, 4)
+    assert (knee.ended, knee.lower, knee.upper) == ("settled", 2, 4)
+    assert {step.told for step in knee.steps} == {"met", "not met"}
+    missed = [step.missed for step in knee.steps if step.told == "not met"]
+    assert missed == [["all users were there in the window"]] * len(missed)
 
 
 def test_a_web_server_that_refuses_everybody_is_below_the_least(client: Client, web: MisbehavingServer) -> None:

@@ -201,12 +201,8 @@ class NativeSession(Session):
         if settings.loop == "open" or pace_per_s is None:
             return asked_ns
         generation_ns: float = settings.connections * self.load.work_each / pace_per_s * 1e9
-        return max(asked_ns, min(round(LEAD_IN * generation_ns), self._longest_ns(settings)))
-
-    def _longest_ns(self, settings: Any) -> int:
-        """No lead-in that was not asked for is longer: it goes on until all users are there, but no longer."""
         longest_ns: int = LONGEST_IN_TURN_NS if self._leads_ns else settings.timeout_ns
-        return longest_ns
+        return max(asked_ns, min(round(LEAD_IN * generation_ns), longest_ns))
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -216,7 +212,7 @@ class NativeSession(Session):
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
         settings = replace(settings, seed=settings.seed + next(self._windows))
-        lead_ins_ns = self._lead_in_ns(settings), self._longest_ns(settings)
+        lead_ins_ns = self._lead_in_ns(settings), LONGEST_IN_TURN_NS
         self._leads_ns.clear()
         measurement = self._drive(settings, start_ns, lead_ins_ns)
         window = measurement.window.model_copy(update={"at": intensity})
@@ -321,12 +317,12 @@ def measurement_of(
     counts = {"completed": window["completed"], "body_bytes": window["body_bytes"]}
     if report.get("handshakes") is not None:
         counts["handshakes"] = report["handshakes"]
+    if (users := report["users"]) is not None:
+        counts |= {STARTING_MS: users["beginning_ns"] // 10**6, THERE_MS: users["there_ns"] // 10**6}
     if lead_in is not None:
         early = {kind: count for kind, count in lead_in["failures"].items() if count}
         sent = lead_in["completed"] + sum(early.values())
         events = events.model_copy(update={"early": sent, "early_failures": early})
-        if (users := lead_in["users"]) is not None:
-            counts |= {STARTING_MS: users["beginning_ns"] // 10**6, THERE_MS: users["there_ns"] // 10**6}
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],

@@ -114,6 +114,7 @@ def _of_views(notes: Notes, views: Events) -> None:
 
 
 _BEGINNING_SHARE = 0.02  # of all users' time
+ALL_THERE = "all users were there in the window"
 
 _UNTOLD = "the load does not tell how many failed"
 
@@ -236,27 +237,32 @@ def _of_reading(notes: Notes, measured: Measured) -> None:
 def _of_beginning(notes: Notes, measured: Measured) -> None:
     """All users were there when a window began. Those who paused while others were measured watch again: the requests
     with which play goes on are of the lead-in, and where they are not, of a slow arm's windows alone. Of a closed loop
-    each was answered once: whoever still waits for that keeps nobody waiting, and a platform that is slow to take its
-    users in would be told as one that serves them fast.
+    nobody waits for the first answer while others have one after another: whoever does keeps nobody waiting, and a
+    platform that is slow to take its users in would be told as one that serves them fast.
     """
     starting_ms, there_ms = _beginning_ms(measured.windows)
-    is_view = measured.loop == "open"
-    what = "viewers waited for play to go on" if is_view else "users waited for their first answer"
-    told = f"for {starting_ms:,} of {there_ms:,} ms {what}; [rotation] lead_in is their time"
-    name = "who had paused watched again when the window began" if is_view else "all users were there in the window"
-    notes.check(name, starting_ms <= _BEGINNING_SHARE * there_ms, told)
+    told = f"for {starting_ms:,} of {there_ms:,} ms"
+    if measured.loop == "open":
+        told += " viewers waited for play to go on; [rotation] lead_in is their time"
+        name = "who had paused watched again when the window began"
+    else:
+        name = ALL_THERE
+        told += " users had no answer yet, while others had one after another"
+        told += "" if _are_there(starting_ms, there_ms) else "; fewer connections, or a longer [rotation] lead_in"
+    notes.check(name, _are_there(starting_ms, there_ms), told)
 
 
-def still_beginning(window: Window) -> str:
-    """For how long users of a window were not there yet, in words; "" where that was short, or is not told."""
-    starting_ms, there_ms = _beginning_ms([window])
-    if starting_ms <= _BEGINNING_SHARE * there_ms:
-        return ""
-    return f"for {starting_ms:,} of {there_ms:,} ms its users waited for their first answer"
+def some_were_not_there(window: Window) -> bool:
+    """Of a closed loop: whether users had no answer yet while others had one after another, for too long."""
+    return not _are_there(*_beginning_ms([window]))
+
+
+def _are_there(starting_ms: int, there_ms: int) -> bool:
+    return starting_ms <= _BEGINNING_SHARE * there_ms
 
 
 def _beginning_ms(windows: Sequence[Window]) -> tuple[int, int]:
-    """For how long users waited to be there, and all their time, of the windows that tell it."""
+    """For how long users were still to come, and all their time, of the windows that tell it."""
     told = [window.counts for window in windows if THERE_MS in window.counts]
     return sum(counts[STARTING_MS] for counts in told), sum(counts[THERE_MS] for counts in told)
 

@@ -83,14 +83,16 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             ) from error
         bad = missed(self._objectives, values)
+        kept_out = [] if bad or window.parts or not proofs.some_were_not_there(window) else [proofs.ALL_THERE]
         if not bad:
-            limit = lacking(window, self._load)
+            limit = "" if kept_out else lacking(window, self._load)
         elif dropped := lost():
             limit = f"the wiring lost {dropped}"
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
-        told: record.Told = "generator" if limit else "not met" if bad else "met"
-        return record.Step(part=asked.part, told=told, values=values, missed=[each.text for each in bad], limit=limit)
+        told: record.Told = "generator" if limit else "not met" if bad or kept_out else "met"
+        texts = [each.text for each in bad] + kept_out
+        return record.Step(part=asked.part, told=told, values=values, missed=texts, limit=limit)
 
     def measured(self) -> Measured:
         """The record of all so far; once the search has ended, with what it found."""
@@ -178,8 +180,8 @@ def _connections_were_few(window: Window, load: Load, events: Events, bad: Seque
 
 def lacking(window: Window, load: Load) -> str:
     """Why a window that met the objective does not count: less was offered than asked for; "" where it was not."""
-    if load.loop != "open":
-        return proofs.still_beginning(window)
+    if load.loop != "open":  # several generators do not wait for their users
+        return f"not {proofs.ALL_THERE}" if proofs.some_were_not_there(window) else ""
     events = window.events.get(load.request)
     if events is None:
         offered, intended = round(window.work), window.counts.get(INTENDED, 0)
