@@ -75,7 +75,7 @@ def test_a_level_that_does_not_take_its_users_in_is_not_met(
     monkeypatch.setattr(HttpSession, "measure", measured)
     load = HttpLoad(HttpSettings(loop="closed", log_requests=False, warm_up_ns=0))
     _, knee = searched(client, load, web.offer, 2, 4)
-    assert (knee.ended, knee.lower, knee.upper) == ("settled", 2, 4)
+    assert (knee.ended, knee.lower, knee.upper) == ("settled", 2, 3)
     assert {step.told for step in knee.steps} == {"met", "not met"}
     missed = [step.missed for step in knee.steps if step.told == "not met"]
     assert missed == [["all users were there in the window"]] * len(missed)

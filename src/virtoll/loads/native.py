@@ -317,7 +317,7 @@ def measurement_of(
     counts = {"completed": window["completed"], "body_bytes": window["body_bytes"]}
     if report.get("handshakes") is not None:
         counts["handshakes"] = report["handshakes"]
-    if (users := report["users"]) is not None:
+    if (users := report["users"]) is not None and users["there_ns"]:
         counts |= {STARTING_MS: users["beginning_ns"] // 10**6, THERE_MS: users["there_ns"] // 10**6}
     if lead_in is not None:
         early = {kind: count for kind, count in lead_in["failures"].items() if count}
