@@ -151,6 +151,7 @@ impl Failures {
 /// One thread's counts since the report before.
 #[derive(Clone, Debug)]
 pub struct Tally {
+    /// The window that is to be, from its order on, or is.
     pub span: Span,
     pub present_ns: i64,
     pub joined_at_start: u64,
@@ -199,11 +200,20 @@ impl Tally {
         }
     }
 
-    /// A timer's turn has come.
+    /// A timer's turn has come. While nobody looks there is no other of the same participant's: one that is late counts
+    /// as often as it could have been so, within the window.
     pub fn woke(&mut self, due_ns: i64, now_ns: i64) {
+        let is_late = now_ns - due_ns > LATE_NS;
+        let late_times = match is_late {
+            true => (self.span.part_ns(due_ns, now_ns) / LATE_NS) as u64,
+            false => 0,
+        };
         if self.span.holds(due_ns) {
-            self.wakes += 1;
-            self.wakes_late += u64::from(now_ns - due_ns > LATE_NS);
+            self.wakes += late_times.max(1);
+            self.wakes_late += late_times.max(u64::from(is_late));
+        } else {
+            self.wakes += late_times; // it was due before the window, and looked at amid it
+            self.wakes_late += late_times;
         }
     }
 
@@ -382,6 +392,36 @@ mod tests {
         );
         assert_eq!(told["leaves"]["failures"].as_object().unwrap().len(), 2);
         assert_eq!(told["window"]["start_ns"], 5);
+    }
+
+    #[test]
+    fn a_wake_that_is_late_counts_for_as_long_as_it_is_within_the_window() {
+        const MS: i64 = 1_000_000;
+        for (due_ms, woke_ms, wakes, late) in [
+            (1100, 1100, 1, 0),
+            (1100, 1110, 1, 0),
+            (1100, 1111, 1, 1),
+            (1100, 1350, 25, 25),
+            (1999, 2250, 1, 1),
+            (1750, 2250, 25, 25),
+            (900, 1250, 25, 25),
+            (900, 1009, 0, 0),
+            (999, 1001, 0, 0),
+            (900, 5000, 100, 100),
+            (900, 950, 0, 0),
+            (2000, 3000, 0, 0),
+        ] {
+            let mut tally = Tally::new(1);
+            tally.woke(due_ms * MS, woke_ms * MS);
+            assert_eq!(tally.wakes, 0, "there is no window");
+            tally.span = Span {
+                from_ns: 1000 * MS,
+                until_ns: 2000 * MS,
+            };
+            tally.woke(due_ms * MS, woke_ms * MS);
+            let told = format!("{due_ms} {woke_ms}");
+            assert_eq!((tally.wakes, tally.wakes_late), (wakes, late), "{told}");
+        }
     }
 
     #[test]

@@ -55,8 +55,7 @@ pub struct Worker<'a> {
     timers: BinaryHeap<Reverse<(i64, usize)>>,
     batch: Batch,
     tally: Tally,
-    /// The window that is to be, or is; the tally has it from its begin on.
-    span: Span,
+    /// What the thread had used when the window began; None: there is none now.
     cpu: Option<CpuTime>,
 }
 
@@ -75,7 +74,6 @@ impl<'a> Worker<'a> {
             timers: BinaryHeap::new(),
             batch: Batch::default(),
             tally: Tally::new(shared.roles.len()),
-            span: Span::NEVER,
             cpu: None,
         })
     }
@@ -83,27 +81,8 @@ impl<'a> Worker<'a> {
     /// Run until no more tasks can come; then all leave.
     pub fn run(mut self) -> Result<(), Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        loop {
+        while self.look(&mut events)? {
             self.turn()?;
-            let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
-            let bound_ns = match self.cpu {
-                None => self.span.from_ns,
-                Some(_) => self.span.until_ns,
-            };
-            let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
-            let count = self.epoll.wait(&mut events, timeout_ns);
-            let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
-            for event in &events[..count] {
-                if event.u64 != TASK {
-                    let (index, fd) = sys::untag(event.u64);
-                    self.on_event(index, fd)?;
-                }
-            }
-            match self.tasks.try_recv() {
-                Ok(task) => self.begin(&task)?,
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => break,
-            }
         }
         let now_ns = sys::now_ns();
         for place in &mut self.places {
@@ -114,17 +93,45 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// All that time brings.
-    fn turn(&mut self) -> Result<(), Failed> {
+    /// Wait for what comes, and serve it; false: no more tasks can come. Whatever was found may have come since the window
+    /// began, or was ordered, however late that is noticed: so that is first.
+    fn look(&mut self, events: &mut [libc::epoll_event]) -> Result<bool, Failed> {
+        let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
+        let bound_ns = match self.cpu {
+            None => self.tally.span.from_ns,
+            Some(_) => self.tally.span.until_ns,
+        };
+        let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
+        let count = self.epoll.wait(events, timeout_ns);
+        let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+        match self.tasks.try_recv() {
+            Ok(task) => self.begin(&task)?,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(false),
+        }
         self.begin_window(sys::now_ns());
-        self.on_timers()?; // those of before the window's end are still its own, however late
-        self.end_window(sys::now_ns());
+        for event in &events[..count] {
+            if event.u64 != TASK {
+                let (index, fd) = sys::untag(event.u64);
+                self.on_event(index, fd)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// All that time brings. What came before the window's end, or was due, is still its own, however late.
+    fn turn(&mut self) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        if self.cpu.is_some() && now_ns >= self.tally.span.until_ns {
+            self.on_rest()?;
+        }
+        self.on_timers(now_ns)?;
+        self.end_window(now_ns);
         Ok(())
     }
 
     /// Places for those who are to come; those who are too many leave.
     fn begin(&mut self, task: &Task) -> Result<(), Failed> {
-        self.span = task.span;
         let threads = self.shared.spec.threads;
         for index in 0..self.places.len() {
             if self.places[index].number >= task.participants {
@@ -132,6 +139,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.places.retain(|place| place.number < task.participants);
+        self.tally.span = task.span;
         let known = self.places.len();
         let mine = (self.thread..task.participants).step_by(threads);
         for number in mine.skip(known) {
@@ -150,8 +158,7 @@ impl<'a> Worker<'a> {
     }
 
     fn begin_window(&mut self, now_ns: i64) {
-        if self.cpu.is_none() && now_ns >= self.span.from_ns {
-            self.tally.span = self.span;
+        if self.cpu.is_none() && now_ns >= self.tally.span.from_ns {
             self.cpu = Some(CpuTime::of_thread());
             let participants = self
                 .places
@@ -162,11 +169,10 @@ impl<'a> Worker<'a> {
     }
 
     fn end_window(&mut self, now_ns: i64) {
-        if now_ns < self.span.until_ns {
+        if now_ns < self.tally.span.until_ns {
             return;
         }
         let Some(cpu) = self.cpu.take() else { return };
-        self.span = Span::NEVER;
         self.tally.cpu = CpuTime::of_thread().since(cpu);
         for place in &mut self.places {
             let Some(participant) = &mut place.participant else {
@@ -181,8 +187,21 @@ impl<'a> Worker<'a> {
         let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
     }
 
-    fn on_timers(&mut self) -> Result<(), Failed> {
-        let now_ns = sys::now_ns();
+    /// What came within the window and lies in the sockets still.
+    fn on_rest(&mut self) -> Result<(), Failed> {
+        let until_ns = self.tally.span.until_ns;
+        for index in 0..self.places.len() {
+            let Some(participant) = &mut self.places[index].participant else {
+                continue;
+            };
+            let (shared, tally) = (self.shared, &mut self.tally);
+            let done = participant.on_rest(until_ns, &mut self.batch, &clocks, shared, tally);
+            self.settle(index, done)?;
+        }
+        Ok(())
+    }
+
+    fn on_timers(&mut self, now_ns: i64) -> Result<(), Failed> {
         while let Some(Reverse((due_ns, index))) = self.timers.peek().copied() {
             if due_ns > now_ns {
                 break;
@@ -220,10 +239,7 @@ impl<'a> Worker<'a> {
         let (shared, tally) = (self.shared, &mut self.tally);
         let done = match participant.fd_number() == fd {
             true => participant.on_line(sys::now_ns(), shared, tally),
-            false => {
-                let clocks = || (sys::now_ns(), sys::real_ns());
-                participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally)
-            }
+            false => participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally),
         };
         self.settle(index, done)
     }
@@ -310,6 +326,11 @@ impl<'a> Worker<'a> {
             self.timers.push(Reverse((wake_ns, index)));
         }
     }
+}
+
+/// What the two clocks say: CLOCK_MONOTONIC, and CLOCK_REALTIME, of which the kernel's stamps are.
+fn clocks() -> (i64, i64) {
+    (sys::now_ns(), sys::real_ns())
 }
 
 #[cfg(test)]
