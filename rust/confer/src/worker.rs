@@ -19,6 +19,10 @@ use super::Shared;
 
 const EVENTS_MAX: usize = 256;
 const LINE: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
+/// A thread that looks so much later than it was to, or serves what it found for so long, was away: less is what a busy
+/// machine's scheduler takes, or a handshake. While somebody joins it looks as often, for that shows only from where a look
+/// was due.
+const AWAY_NS: i64 = 5_000_000;
 /// The tag of what wakes a worker for a task.
 const TASK: u64 = u64::MAX;
 
@@ -40,6 +44,9 @@ struct Place<'a> {
     participant: Option<Participant<'a>>,
     /// When it joins next, or was to, until what became of that is told; `i64::MAX`: it is.
     due_ns: i64,
+    /// When it did, and for how long the thread had been away by then.
+    began_ns: i64,
+    away_ns: i64,
     has_failed: bool,
     /// Its timer; `i64::MAX`: none.
     armed_ns: i64,
@@ -57,6 +64,11 @@ pub struct Worker<'a> {
     tally: Tally,
     /// What the thread had used when the window began; None: there is none now.
     cpu: Option<CpuTime>,
+    /// Those who join, and are not told of.
+    joining: usize,
+    /// For how long the thread was away, up to its last look; and when that was, or was to be.
+    away_ns: i64,
+    looked_ns: i64,
 }
 
 impl<'a> Worker<'a> {
@@ -75,6 +87,9 @@ impl<'a> Worker<'a> {
             batch: Batch::default(),
             tally: Tally::new(shared.roles.len()),
             cpu: None,
+            joining: 0,
+            away_ns: 0,
+            looked_ns: sys::now_ns(),
         })
     }
 
@@ -101,9 +116,16 @@ impl<'a> Worker<'a> {
             None => self.tally.span.from_ns,
             Some(_) => self.tally.span.until_ns,
         };
-        let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
-        let count = self.epoll.wait(events, timeout_ns);
+        let asked_ns = sys::now_ns();
+        self.away_ns = self.away_by(asked_ns);
+        let look_ns = match self.joining {
+            0 => i64::MAX,
+            _ => asked_ns + AWAY_NS,
+        };
+        let wake_ns = due_ns.min(bound_ns).min(look_ns).max(asked_ns);
+        let count = self.epoll.wait(events, wake_ns - asked_ns);
         let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+        self.looked_ns = sys::now_ns().min(wake_ns); // to look later is to be away, as to be busy is
         match self.tasks.try_recv() {
             Ok(task) => self.begin(&task)?,
             Err(TryRecvError::Empty) => {}
@@ -117,6 +139,24 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// For how long the thread was away until now.
+    fn away_by(&self, now_ns: i64) -> i64 {
+        let since_ns = now_ns - self.looked_ns;
+        self.away_ns + if since_ns > AWAY_NS { since_ns } else { 0 }
+    }
+
+    /// A join is told of: how late it began, and for how long, at the most, it waited for this thread since.
+    fn told(&mut self, index: usize) {
+        let now_ns = sys::now_ns();
+        let away_ns = self.away_by(now_ns);
+        let place = &mut self.places[index];
+        let waited_ns = (away_ns - place.away_ns).min(now_ns - place.began_ns);
+        let late_ns = place.began_ns - place.due_ns + waited_ns;
+        self.tally.lateness.record(late_ns.max(0) as u64);
+        place.due_ns = i64::MAX;
+        self.joining -= 1;
     }
 
     /// All that time brings. What came before the window's end, or was due, is still its own, however late.
@@ -148,6 +188,8 @@ impl<'a> Worker<'a> {
                 number,
                 participant: None,
                 due_ns: task.first_ns + before * task.every_ns,
+                began_ns: 0,
+                away_ns: 0,
                 has_failed: false,
                 armed_ns: i64::MAX,
             });
@@ -174,14 +216,16 @@ impl<'a> Worker<'a> {
         }
         let Some(cpu) = self.cpu.take() else { return };
         self.tally.cpu = CpuTime::of_thread().since(cpu);
-        for place in &mut self.places {
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
             let Some(participant) = &mut place.participant else {
                 continue;
             };
             participant.end_window(self.shared, &mut self.tally);
-            let is_under_way = participant.joined_ns().is_none() && place.due_ns != i64::MAX;
-            self.tally.under_way += u64::from(is_under_way);
-            place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
+            if place.due_ns != i64::MAX {
+                self.tally.under_way += 1; // and not again
+                self.told(index);
+            }
         }
         let next = Tally::new(self.shared.roles.len());
         let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
@@ -251,9 +295,8 @@ impl<'a> Worker<'a> {
         };
         self.tally.offered += 1;
         self.tally.again += u64::from(place.has_failed);
-        self.tally
-            .lateness
-            .record((now_ns - place.due_ns).max(0) as u64);
+        (place.began_ns, place.away_ns) = (now_ns, self.away_ns);
+        self.joining += 1;
         let participant = Participant::new(self.shared, place.number, role, now_ns)
             .map_err(|error| failed(&error))?;
         let fd = participant.line_fd();
@@ -288,7 +331,7 @@ impl<'a> Worker<'a> {
                     self.tally
                         .times
                         .record((joined_ns - place.due_ns).max(0) as u64);
-                    place.due_ns = i64::MAX; // told
+                    self.told(index);
                 }
             }
         }
@@ -302,11 +345,16 @@ impl<'a> Worker<'a> {
         let Some(mut participant) = place.participant.take() else {
             return;
         };
+        let is_told = place.due_ns == i64::MAX;
+        if !is_told {
+            self.told(index);
+        }
+        let place = &mut self.places[index];
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
             (None, Some(_)) => self.tally.ordered_away += 1,
             (None, None) => {} // it was told as under way
-            (Some(_), None) if place.due_ns == i64::MAX => {} // told
+            (Some(_), None) if is_told => {}
             (Some(failure), None) => self.tally.not_joined.count(failure),
             (Some(failure), Some(_)) => self.tally.lost.count(failure),
         }

@@ -11,6 +11,10 @@ use super::*;
 
 const SECOND: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
+const ALWAYS: Span = Span {
+    from_ns: 0,
+    until_ns: i64::MAX,
+};
 
 /// Let a test have a worker of nobody yet, and what tells and asks it.
 fn with_worker<T>(
@@ -66,6 +70,8 @@ fn a_worker_that_slept_through_the_windows_end_was_late() {
             number: 0,
             participant: None,
             due_ns: i64::MAX,
+            began_ns: 0,
+            away_ns: 0,
             has_failed: false,
             armed_ns: due_ns,
         });
@@ -85,6 +91,8 @@ fn who_goes_by_order_before_it_has_joined_is_told_as_under_way_alone() {
                     number,
                     participant: None,
                     due_ns: sys::now_ns(),
+                    began_ns: 0,
+                    away_ns: 0,
                     has_failed: false,
                     armed_ns: i64::MAX,
                 });
@@ -105,7 +113,7 @@ fn who_goes_by_order_before_it_has_joined_is_told_as_under_way_alone() {
 
 /// Let a worker's only participant get a film, for as long as a test has who sends it driven.
 fn with_film(
-    test: impl for<'a> FnOnce(&mut Worker<'a>, &mut dyn FnMut(), &Sender<Task>, &Receiver<Tally>),
+    test: impl for<'a> FnOnce(&mut Worker<'a>, &mut dyn FnMut() -> u64, &Sender<Task>, &Receiver<Tally>),
 ) {
     let film = [Role {
         name: "webcam".into(),
@@ -133,6 +141,8 @@ fn with_film(
             number: 0,
             participant: None,
             due_ns: now_ns,
+            began_ns: 0,
+            away_ns: 0,
             has_failed: false,
             armed_ns: i64::MAX,
         });
@@ -141,6 +151,7 @@ fn with_film(
         participant.watches(receiving);
         worker.settle(0, Ok(())).unwrap();
         let (mut batch, mut sent) = (Batch::default(), Tally::new(1));
+        sent.span = ALWAYS;
         let mut send = || {
             let now_ns = sys::now_ns();
             let (peer, clock) = (&mut sending.peer, &sends.common.clock);
@@ -155,6 +166,7 @@ fn with_film(
                 peer.on_timer(clock.at(now_ns)).unwrap();
             }
             sending.drive(now_ns, &sends, &mut sent).unwrap();
+            sent.sent[0].packets
         };
         test(worker, &mut send, orders, told);
     });
@@ -170,21 +182,16 @@ fn look(worker: &mut Worker) {
 }
 
 /// Send until the worker has got some of it; and then what it is yet to look at, of more than one batch.
-fn fill(worker: &mut Worker, send: &mut dyn FnMut()) {
-    let since_the_epoch = Span {
-        from_ns: 0,
-        until_ns: i64::MAX,
-    };
-    worker.tally.span = since_the_epoch;
+fn fill(worker: &mut Worker, send: &mut dyn FnMut() -> u64) {
+    worker.tally.span = ALWAYS;
     worker.cpu = Some(CpuTime::of_thread());
     while worker.tally.received[0].packets == 0 {
         send();
         look(worker);
         worker.turn().unwrap();
     }
-    let until_ns = sys::now_ns() + 500 * MS;
-    while sys::now_ns() < until_ns {
-        send();
+    let most = send() + 60;
+    while send() < most {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     (worker.tally, worker.cpu) = (Tally::new(worker.shared.roles.len()), None);
@@ -210,15 +217,11 @@ fn what_came_before_the_windows_end_is_of_it_though_nobody_has_looked_yet() {
 fn what_came_since_the_windows_begin_is_of_it_though_its_order_is_found_with_it() {
     with_film(|worker, send, orders, _| {
         fill(worker, send);
-        let span = Span {
-            from_ns: 0,
-            until_ns: i64::MAX,
-        };
         let task = Task {
             participants: 1,
             first_ns: 0,
             every_ns: 0,
-            span,
+            span: ALWAYS,
             before: 1,
         };
         orders.send(task).unwrap();
@@ -233,10 +236,66 @@ fn what_came_before_the_windows_begin_is_not_of_it() {
     with_film(|worker, send, _, _| {
         fill(worker, send);
         worker.tally.span = Span {
-            from_ns: sys::now_ns(),
+            from_ns: sys::now_ns() + 3600 * SECOND,
             until_ns: i64::MAX,
         };
         look(worker);
         assert_eq!(worker.tally.received[0].packets, 0);
+    });
+}
+
+#[test]
+fn a_join_was_late_for_as_long_as_its_thread_was_away_and_no_longer_than_it_took() {
+    let joins = |began_ago_ns: i64, away_ago_ns: i64| {
+        let tally = worked(
+            |worker| {
+                let now_ns = sys::now_ns();
+                worker.places.push(Place {
+                    number: 0,
+                    participant: None,
+                    due_ns: now_ns - began_ago_ns,
+                    began_ns: 0,
+                    away_ns: 0,
+                    has_failed: false,
+                    armed_ns: i64::MAX,
+                });
+                worker.join(0, now_ns - began_ago_ns).unwrap();
+                worker.looked_ns = now_ns - away_ago_ns; // as if that had been when it was to look
+                worker.leave(0, Some(Failure::Signalling));
+                assert_eq!(worker.joining, 0);
+            },
+            false,
+        );
+        assert_eq!(tally.lateness.total(), 1);
+        let (lower, upper, _) = tally.lateness.buckets().next().unwrap();
+        (lower as i64, upper as i64)
+    };
+    let hour = 3600 * SECOND;
+    let (lower, upper) = joins(10 * hour, hour);
+    assert!(lower < 2 * hour && upper >= hour, "{lower} {upper}");
+    let (lower, upper) = joins(hour, 10 * hour);
+    assert!(lower < 2 * hour && upper >= hour, "{lower} {upper}");
+}
+
+#[test]
+fn a_thread_that_looks_late_or_is_long_busy_was_away() {
+    with_worker(|worker, _, _, _| {
+        let at_ns = worker.looked_ns;
+        assert_eq!(worker.away_by(at_ns + AWAY_NS), 0);
+        assert_eq!(worker.away_by(at_ns + 70 * MS), 70 * MS);
+        worker.looked_ns = sys::now_ns() - SECOND;
+        worker.joining = 1;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        assert!(
+            worker.look(&mut events).unwrap(),
+            "it does not wait for ever"
+        );
+        assert!(worker.away_ns >= SECOND);
+        let asked_ns = sys::now_ns();
+        worker.timers.push(Reverse((asked_ns - SECOND, usize::MAX)));
+        let away_ns = worker.away_ns;
+        worker.looked_ns = asked_ns;
+        assert!(worker.look(&mut events).unwrap());
+        assert!(worker.away_ns - away_ns < SECOND, "to ask is to look");
     });
 }
