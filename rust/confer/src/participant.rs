@@ -86,6 +86,13 @@ impl<'a> Participant<'a> {
         &self.line_fd
     }
 
+    /// It watches by this connection.
+    #[cfg(test)]
+    pub fn watches(&mut self, receiving: Receiving) {
+        self.receiving = Some(receiving);
+        self.new_sockets.push(Way::Receiving);
+    }
+
     /// Sockets that have come since it was last asked.
     pub fn new_sockets(&mut self) -> Vec<Way> {
         std::mem::take(&mut self.new_sockets)
@@ -153,18 +160,51 @@ impl<'a> Participant<'a> {
         } else {
             Way::Sending
         };
-        let Some(peer) = self.peer(way).filter(|peer| peer.is_socket(fd)) else {
-            return Ok(());
+        self.read(way, Some(fd), batch, clocks, shared, tally)
+            .map(|_| ())
+    }
+
+    /// Datagrams that came before then, and were not looked at yet, if there are any.
+    pub fn on_rest(
+        &mut self,
+        before_ns: i64,
+        batch: &mut Batch,
+        clocks: &dyn Fn() -> (i64, i64),
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        for way in [Way::Sending, Way::Receiving] {
+            let mut read = || self.read(way, None, batch, clocks, shared, tally);
+            while read()?.is_some_and(|came_ns| came_ns < before_ns) {}
+        }
+        Ok(())
+    }
+
+    /// Take what lies in the socket, a batch at the most; when the last of it came.
+    fn read(
+        &mut self,
+        way: Way,
+        fd: Option<RawFd>,
+        batch: &mut Batch,
+        clocks: &dyn Fn() -> (i64, i64),
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<Option<i64>, Trouble> {
+        let is_its = |peer: &&mut Peer| fd.is_none_or(|fd| peer.is_socket(fd));
+        let Some(peer) = self.peer(way).filter(is_its) else {
+            return Ok(None);
         };
+        let mut last_ns = None;
         let count = batch.receive(&peer.sockets().all()[0]).unwrap_or(0);
         // What came waited to be looked at for as long as its stamp says.
         let (now_ns, real_ns) = clocks();
         for index in 0..count {
             let datagram = batch.get(index);
             let came_ns = datagram.came_ns(now_ns, real_ns);
+            last_ns = Some(came_ns);
             if let Some(peer) = self.peer(way) {
                 let dropped = peer.sockets().dropped(0, datagram.drops);
-                if tally.span.holds(now_ns) {
+                if tally.span.holds(came_ns) {
                     tally.received[shared.roles.len()].dropped += dropped;
                 }
             }
@@ -184,7 +224,7 @@ impl<'a> Participant<'a> {
             }
         }
         self.join(now_ns, shared);
-        Ok(())
+        Ok(last_ns)
     }
 
     /// A timer.
@@ -333,7 +373,6 @@ impl<'a> Participant<'a> {
 
     pub fn begin_window(&mut self, tally: &mut Tally) {
         tally.joined_at_start += u64::from(self.joined_ns.is_some());
-        self.receiving.iter_mut().for_each(Receiving::begin_window);
     }
 
     pub fn end_window(&mut self, shared: &Shared, tally: &mut Tally) {

@@ -107,10 +107,6 @@ impl Receiving {
         self.end(now_ns, shared, tally, |_| true);
     }
 
-    pub fn begin_window(&mut self) {
-        self.feeds.iter_mut().for_each(|fed| fed.stream.begin());
-    }
-
     pub fn end_window(&mut self, shared: &Shared, tally: &mut Tally) {
         let (span, patience_ns) = (tally.span, shared.spec.patience_ns);
         for fed in &mut self.feeds {

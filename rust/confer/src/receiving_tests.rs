@@ -1,5 +1,7 @@
 //! One who sends and one who receives, without a server between them, and with a time of the test's own.
 
+use std::ops::Range;
+
 use virtoll_generator::datagrams::Batch;
 use virtoll_generator::sys;
 
@@ -11,15 +13,21 @@ use super::super::tests::shared;
 use super::*;
 
 const MS: i64 = 1_000_000;
+const NEVER: Range<i64> = 0..0;
 
 /// What comes of four seconds of a film of which the numbers `is_lost` picks are lost on their way, and what was sent.
 fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
-    watched(is_lost, i64::MAX, MS)
+    watched(is_lost, i64::MAX, MS, NEVER)
 }
 
 /// After so long somebody else's film comes in the place of the first. Who receives looks each `every_ns`, at timers and
-/// at what has come since.
-fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64, every_ns: i64) -> (Tally, Tally) {
+/// at what has come since. Who sends looks at nothing while it is stopped; times are since the window's begin.
+fn watched(
+    is_lost: impl Fn(u64) -> bool,
+    other_after_ns: i64,
+    every_ns: i64,
+    is_stopped_ns: Range<i64>,
+) -> (Tally, Tally) {
     let spec = spec();
     let role = |name: &str, film| Role {
         name: name.into(),
@@ -71,7 +79,11 @@ fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64, every_ns: i64) ->
             }
         }
         let at = shared.common.clock.at(now_ns);
-        let count = batch.receive(&sending.peer.sockets().all()[0]).unwrap_or(0);
+        let is_stopped = is_stopped_ns.contains(&now_ns.saturating_sub(begun_ns));
+        let count = match is_stopped {
+            true => 0,
+            false => batch.receive(&sending.peer.sockets().all()[0]).unwrap_or(0),
+        };
         for index in 0..count {
             let datagram = batch.get(index);
             let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
@@ -82,7 +94,7 @@ fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64, every_ns: i64) ->
                 .unwrap();
             sending.drive(now_ns, &shared, &mut sent).unwrap();
         }
-        if sending.wake_ns() <= now_ns {
+        if !is_stopped && sending.wake_ns() <= now_ns {
             sent.woke(sending.wake_ns(), now_ns);
             if sending.peer.wake_ns <= now_ns {
                 sending.peer.on_timer(at).unwrap();
@@ -142,6 +154,15 @@ fn all_that_is_sent_comes() {
 }
 
 #[test]
+fn frames_that_a_stop_kept_back_are_of_the_window_in_which_they_were_due() {
+    let (sent, tally) = watched(|_| false, i64::MAX, MS, 3750 * MS..4100 * MS);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(counts.frozen_ns > 200 * MS, "{}", counts.frozen_ns);
+    assert_eq!(sent.frames, 200, "each once");
+    assert!(sent.late_frames.abs_diff(12) <= 1, "{}", sent.late_frames);
+}
+
+#[test]
 fn who_is_woken_each_millisecond_is_never_woken_late() {
     let (sent, tally) = received(|_| false);
     for tally in [sent, tally] {
@@ -153,7 +174,7 @@ fn who_is_woken_each_millisecond_is_never_woken_late() {
 #[test]
 fn a_round_trip_does_not_hold_the_time_for_which_its_answer_or_another_datagram_waited_to_be_read()
 {
-    let (_, tally) = watched(|_| false, i64::MAX, 40 * MS);
+    let (_, tally) = watched(|_| false, i64::MAX, 40 * MS, NEVER);
     assert!(tally.ice_rtt.total() > 0);
     let longest_ns = tally
         .ice_rtt
@@ -178,7 +199,7 @@ fn what_is_lost_is_asked_for_and_comes_again() {
 
 #[test]
 fn what_was_asked_for_of_who_sent_before_is_not_told_again() {
-    let (sent, tally) = watched(|number| number % 20 == 0, 2000 * MS, MS);
+    let (sent, tally) = watched(|number| number % 20 == 0, 2000 * MS, MS, NEVER);
     let (sent, counts) = (&sent.sent[0], &tally.received[0]);
     assert!(
         counts.nacks > 0 && counts.nacks <= sent.nacks + 2,

@@ -20,7 +20,7 @@ pub struct Sending<'a> {
     /// Since it is connected.
     play: Option<(Play<'a>, Pt)>,
     nacks: u64,
-    /// Within the window.
+    /// A frame that was due within the window.
     has_sent: bool,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Sending<'a> {
                 frame.bytes.clone(),
             );
             written.map_err(|_| Failure::Sdp)?;
-            if tally.span.holds(now_ns) {
+            if tally.span.holds(due_ns) {
                 let sent = &mut tally.sent[self.role];
                 sent.frames += 1;
                 sent.key_frames += u64::from(frame.is_key);

@@ -127,13 +127,7 @@ impl Stream {
         is_due
     }
 
-    /// A window begins.
-    pub fn begin(&mut self) {
-        self.reception.renew();
-        self.received = Received::default();
-    }
-
-    /// The window is over, or the stream within it: tell what is counted only then. `at_ns`: when.
+    /// The window is over, or the stream within it: tell what is counted only then, and count anew. `at_ns`: when.
     pub fn end(&mut self, span: Span, at_ns: i64, patience_ns: i64, counts: &mut Counts) {
         let until_ns = span.until_ns.min(at_ns);
         counts.streams += u64::from(at_ns >= span.until_ns);
@@ -151,7 +145,8 @@ impl Stream {
         if let Some(jitter_ns) = self.reception.jitter_ns() {
             counts.jitter.record(jitter_ns);
         }
-        self.begin();
+        self.reception.renew();
+        self.received = Received::default();
     }
 }
 

@@ -151,6 +151,7 @@ impl Failures {
 /// One thread's counts since the report before.
 #[derive(Clone, Debug)]
 pub struct Tally {
+    /// The window that is to be, from its order on, or is.
     pub span: Span,
     pub present_ns: i64,
     pub joined_at_start: u64,
@@ -199,11 +200,20 @@ impl Tally {
         }
     }
 
-    /// A timer's turn has come.
+    /// A timer's turn has come. While nobody looks there is no other of the same participant's: one that is late counts
+    /// as often as it could have been so, within the window.
     pub fn woke(&mut self, due_ns: i64, now_ns: i64) {
+        let is_late = now_ns - due_ns > LATE_NS;
+        let late_times = match is_late {
+            true => (self.span.part_ns(due_ns, now_ns) / LATE_NS) as u64,
+            false => 0,
+        };
         if self.span.holds(due_ns) {
-            self.wakes += 1;
-            self.wakes_late += u64::from(now_ns - due_ns > LATE_NS);
+            self.wakes += late_times.max(1);
+            self.wakes_late += late_times.max(u64::from(is_late));
+        } else {
+            self.wakes += late_times; // it was due before the window, and looked at amid it
+            self.wakes_late += late_times;
         }
     }
 
@@ -335,62 +345,5 @@ impl Report {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_threads_count_is_added_up_and_told_by_role() {
-        let roles = [("webcam", true), ("watcher", false)].map(|(name, sends)| Role {
-            name: name.into(),
-            film: sends.then(|| {
-                super::super::film::Film::parsed(&super::super::film::tests::ivf(10, 20)).unwrap()
-            }),
-            watches: true,
-        });
-        let mut tallies = [Tally::new(2), Tally::new(2)];
-        for (index, tally) in tallies.iter_mut().enumerate() {
-            tally.span = Span {
-                from_ns: 5,
-                until_ns: 9,
-            };
-            tally.received[0].lost = 3;
-            tally.received[0].repaired = 4;
-            tally.received[2].streams = 1;
-            tally.sent[0].rtt.record(7);
-            tally.not_joined.count(&Failure::RoomFull);
-            tally
-                .lost
-                .count(&Failure::Janus(470 + index as u64, "x".repeat(1000)));
-        }
-        let [mut sum, other] = tallies;
-        sum.add(&other);
-        let told = serde_json::to_value(Report::new(&sum, &roles, 2)).unwrap();
-        assert_eq!(told["received"]["webcam"]["lost_before"], 14);
-        assert_eq!(told["received"]["other"]["streams"], 2);
-        assert_eq!(
-            told["received"].as_object().unwrap().len(),
-            2,
-            "watchers send nothing"
-        );
-        assert_eq!(
-            told["sent"]["webcam"]["rtt"],
-            serde_json::json!([[7, 8, 2]])
-        );
-        assert_eq!(
-            told["joins"]["failures"],
-            serde_json::json!({"room full": 2})
-        );
-        assert_eq!(told["leaves"]["failures"].as_object().unwrap().len(), 2);
-        assert_eq!(told["window"]["start_ns"], 5);
-    }
-
-    #[test]
-    fn a_server_that_makes_up_errors_is_not_followed() {
-        let mut failures = Failures::default();
-        for code in 0..1000 {
-            failures.count(&Failure::Janus(code, "no".into()));
-        }
-        assert_eq!(failures.0.len(), MOST_KINDS + 1);
-        assert_eq!(failures.0["janus other"], 1000 - MOST_KINDS as u64);
-    }
-}
+#[path = "tally_tests.rs"]
+mod tests;

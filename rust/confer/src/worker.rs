@@ -19,6 +19,10 @@ use super::Shared;
 
 const EVENTS_MAX: usize = 256;
 const LINE: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
+/// A thread that looks so much later than it was to, or serves what it found for so long, was away: less is what a busy
+/// machine's scheduler takes, or a handshake. While somebody joins it looks as often, for that shows only from where a look
+/// was due.
+const AWAY_NS: i64 = 5_000_000;
 /// The tag of what wakes a worker for a task.
 const TASK: u64 = u64::MAX;
 
@@ -40,6 +44,9 @@ struct Place<'a> {
     participant: Option<Participant<'a>>,
     /// When it joins next, or was to, until what became of that is told; `i64::MAX`: it is.
     due_ns: i64,
+    /// When it did, and for how long the thread had been away by then.
+    began_ns: i64,
+    away_ns: i64,
     has_failed: bool,
     /// Its timer; `i64::MAX`: none.
     armed_ns: i64,
@@ -55,9 +62,13 @@ pub struct Worker<'a> {
     timers: BinaryHeap<Reverse<(i64, usize)>>,
     batch: Batch,
     tally: Tally,
-    /// The window that is to be, or is; the tally has it from its begin on.
-    span: Span,
+    /// What the thread had used when the window began; None: there is none now.
     cpu: Option<CpuTime>,
+    /// Those who join, and are not told of.
+    joining: usize,
+    /// For how long the thread was away, up to its last look; and when that was, or was to be.
+    away_ns: i64,
+    looked_ns: i64,
 }
 
 impl<'a> Worker<'a> {
@@ -75,35 +86,18 @@ impl<'a> Worker<'a> {
             timers: BinaryHeap::new(),
             batch: Batch::default(),
             tally: Tally::new(shared.roles.len()),
-            span: Span::NEVER,
             cpu: None,
+            joining: 0,
+            away_ns: 0,
+            looked_ns: sys::now_ns(),
         })
     }
 
     /// Run until no more tasks can come; then all leave.
     pub fn run(mut self) -> Result<(), Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        loop {
+        while self.look(&mut events)? {
             self.turn()?;
-            let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
-            let bound_ns = match self.cpu {
-                None => self.span.from_ns,
-                Some(_) => self.span.until_ns,
-            };
-            let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
-            let count = self.epoll.wait(&mut events, timeout_ns);
-            let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
-            for event in &events[..count] {
-                if event.u64 != TASK {
-                    let (index, fd) = sys::untag(event.u64);
-                    self.on_event(index, fd)?;
-                }
-            }
-            match self.tasks.try_recv() {
-                Ok(task) => self.begin(&task)?,
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => break,
-            }
         }
         let now_ns = sys::now_ns();
         for place in &mut self.places {
@@ -114,17 +108,70 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// All that time brings.
-    fn turn(&mut self) -> Result<(), Failed> {
+    /// Wait for what comes, and serve it; false: no more tasks can come. Whatever was found may have come since the window
+    /// began, or was ordered, however late that is noticed: so that is first.
+    fn look(&mut self, events: &mut [libc::epoll_event]) -> Result<bool, Failed> {
+        let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
+        let bound_ns = match self.cpu {
+            None => self.tally.span.from_ns,
+            Some(_) => self.tally.span.until_ns,
+        };
+        let asked_ns = sys::now_ns();
+        self.away_ns = self.away_by(asked_ns);
+        let look_ns = match self.joining {
+            0 => i64::MAX,
+            _ => asked_ns + AWAY_NS,
+        };
+        let wake_ns = due_ns.min(bound_ns).min(look_ns).max(asked_ns);
+        let count = self.epoll.wait(events, wake_ns - asked_ns);
+        let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+        self.looked_ns = sys::now_ns().min(wake_ns); // to look later is to be away, as to be busy is
+        match self.tasks.try_recv() {
+            Ok(task) => self.begin(&task)?,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(false),
+        }
         self.begin_window(sys::now_ns());
-        self.on_timers()?; // those of before the window's end are still its own, however late
-        self.end_window(sys::now_ns());
+        for event in &events[..count] {
+            if event.u64 != TASK {
+                let (index, fd) = sys::untag(event.u64);
+                self.on_event(index, fd)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// For how long the thread was away until now.
+    fn away_by(&self, now_ns: i64) -> i64 {
+        let since_ns = now_ns - self.looked_ns;
+        self.away_ns + if since_ns > AWAY_NS { since_ns } else { 0 }
+    }
+
+    /// A join is told of: how late it began, and for how long, at the most, it waited for this thread since.
+    fn told(&mut self, index: usize) {
+        let now_ns = sys::now_ns();
+        let away_ns = self.away_by(now_ns);
+        let place = &mut self.places[index];
+        let waited_ns = (away_ns - place.away_ns).min(now_ns - place.began_ns);
+        let late_ns = place.began_ns - place.due_ns + waited_ns;
+        self.tally.lateness.record(late_ns.max(0) as u64);
+        place.due_ns = i64::MAX;
+        self.joining -= 1;
+    }
+
+    /// All that time brings. What came before the window's end, or was due, is still its own, however late.
+    fn turn(&mut self) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        if self.cpu.is_some() && now_ns >= self.tally.span.until_ns {
+            self.on_rest()?;
+        }
+        self.on_timers(now_ns)?;
+        self.end_window(now_ns);
         Ok(())
     }
 
     /// Places for those who are to come; those who are too many leave.
     fn begin(&mut self, task: &Task) -> Result<(), Failed> {
-        self.span = task.span;
         let threads = self.shared.spec.threads;
         for index in 0..self.places.len() {
             if self.places[index].number >= task.participants {
@@ -132,6 +179,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.places.retain(|place| place.number < task.participants);
+        self.tally.span = task.span;
         let known = self.places.len();
         let mine = (self.thread..task.participants).step_by(threads);
         for number in mine.skip(known) {
@@ -140,6 +188,8 @@ impl<'a> Worker<'a> {
                 number,
                 participant: None,
                 due_ns: task.first_ns + before * task.every_ns,
+                began_ns: 0,
+                away_ns: 0,
                 has_failed: false,
                 armed_ns: i64::MAX,
             });
@@ -150,8 +200,7 @@ impl<'a> Worker<'a> {
     }
 
     fn begin_window(&mut self, now_ns: i64) {
-        if self.cpu.is_none() && now_ns >= self.span.from_ns {
-            self.tally.span = self.span;
+        if self.cpu.is_none() && now_ns >= self.tally.span.from_ns {
             self.cpu = Some(CpuTime::of_thread());
             let participants = self
                 .places
@@ -162,27 +211,41 @@ impl<'a> Worker<'a> {
     }
 
     fn end_window(&mut self, now_ns: i64) {
-        if now_ns < self.span.until_ns {
+        if now_ns < self.tally.span.until_ns {
             return;
         }
         let Some(cpu) = self.cpu.take() else { return };
-        self.span = Span::NEVER;
         self.tally.cpu = CpuTime::of_thread().since(cpu);
-        for place in &mut self.places {
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
             let Some(participant) = &mut place.participant else {
                 continue;
             };
             participant.end_window(self.shared, &mut self.tally);
-            let is_under_way = participant.joined_ns().is_none() && place.due_ns != i64::MAX;
-            self.tally.under_way += u64::from(is_under_way);
-            place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
+            if place.due_ns != i64::MAX {
+                self.tally.under_way += 1; // and not again
+                self.told(index);
+            }
         }
         let next = Tally::new(self.shared.roles.len());
         let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
     }
 
-    fn on_timers(&mut self) -> Result<(), Failed> {
-        let now_ns = sys::now_ns();
+    /// What came within the window and lies in the sockets still.
+    fn on_rest(&mut self) -> Result<(), Failed> {
+        let until_ns = self.tally.span.until_ns;
+        for index in 0..self.places.len() {
+            let Some(participant) = &mut self.places[index].participant else {
+                continue;
+            };
+            let (shared, tally) = (self.shared, &mut self.tally);
+            let done = participant.on_rest(until_ns, &mut self.batch, &clocks, shared, tally);
+            self.settle(index, done)?;
+        }
+        Ok(())
+    }
+
+    fn on_timers(&mut self, now_ns: i64) -> Result<(), Failed> {
         while let Some(Reverse((due_ns, index))) = self.timers.peek().copied() {
             if due_ns > now_ns {
                 break;
@@ -220,10 +283,7 @@ impl<'a> Worker<'a> {
         let (shared, tally) = (self.shared, &mut self.tally);
         let done = match participant.fd_number() == fd {
             true => participant.on_line(sys::now_ns(), shared, tally),
-            false => {
-                let clocks = || (sys::now_ns(), sys::real_ns());
-                participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally)
-            }
+            false => participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally),
         };
         self.settle(index, done)
     }
@@ -235,9 +295,8 @@ impl<'a> Worker<'a> {
         };
         self.tally.offered += 1;
         self.tally.again += u64::from(place.has_failed);
-        self.tally
-            .lateness
-            .record((now_ns - place.due_ns).max(0) as u64);
+        (place.began_ns, place.away_ns) = (now_ns, self.away_ns);
+        self.joining += 1;
         let participant = Participant::new(self.shared, place.number, role, now_ns)
             .map_err(|error| failed(&error))?;
         let fd = participant.line_fd();
@@ -272,7 +331,7 @@ impl<'a> Worker<'a> {
                     self.tally
                         .times
                         .record((joined_ns - place.due_ns).max(0) as u64);
-                    place.due_ns = i64::MAX; // told
+                    self.told(index);
                 }
             }
         }
@@ -286,11 +345,16 @@ impl<'a> Worker<'a> {
         let Some(mut participant) = place.participant.take() else {
             return;
         };
+        let is_told = place.due_ns == i64::MAX;
+        if !is_told {
+            self.told(index);
+        }
+        let place = &mut self.places[index];
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
             (None, Some(_)) => self.tally.ordered_away += 1,
             (None, None) => {} // it was told as under way
-            (Some(_), None) if place.due_ns == i64::MAX => {} // told
+            (Some(_), None) if is_told => {}
             (Some(failure), None) => self.tally.not_joined.count(failure),
             (Some(failure), Some(_)) => self.tally.lost.count(failure),
         }
@@ -310,6 +374,11 @@ impl<'a> Worker<'a> {
             self.timers.push(Reverse((wake_ns, index)));
         }
     }
+}
+
+/// What the two clocks say: CLOCK_MONOTONIC, and CLOCK_REALTIME, of which the kernel's stamps are.
+fn clocks() -> (i64, i64) {
+    (sys::now_ns(), sys::real_ns())
 }
 
 #[cfg(test)]
