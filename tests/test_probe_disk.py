@@ -39,7 +39,7 @@ def measured(probe: Probe, file_system: str = "") -> ProbeResult:
 
 def assert_sound(probe: Probe, result: ProbeResult) -> None:
     """It measured all its quantities, and its own work proved right."""
-    assert [check for check in result.checks if not check.passed] == []
+    assert [check for check in result.checks if check.passed is False] == []
     assert "contents of the file" in {check.name for check in result.checks}
     assert len(result.windows) == probe.settings.windows
     latencies = {key for key in probe.quantities if key.startswith("latency")}

@@ -14,9 +14,12 @@ from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
-from virtoll.probes.base import Place, ProbeError, ProbeResult, probes
-from virtoll.probes.native import arguments, parse
-from virtoll.record.model import Arm, NeighbourRecord, PlannedTrial, Window
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed, probes
+from virtoll.probes.bulk import BulkSettings
+from virtoll.probes.connect import ConnectSettings
+from virtoll.probes.disk import DiskSettings
+from virtoll.probes.native import AS_LONG_AS_ASKED, NativeProbe, arguments, parse, proved
+from virtoll.record.model import Arm, Check, NeighbourRecord, PlannedTrial, Window
 from virtoll.run import execute
 from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
@@ -587,6 +590,56 @@ def test_a_failure_that_the_probe_reports_keeps_its_kind() -> None:
 def test_a_probe_that_was_killed_is_told_with_its_signal() -> None:
     with pytest.raises(ProbeError, match="ended by signal 9 without a report: it said nothing"):
         parse("linpack", -9, b"", b"")
+
+
+MS = 10**6
+
+
+def lasted(settings: Timed, *durations_ns: int, work: int = 4) -> list[tuple[bool | None, str]]:
+    """What is said of windows that lasted so long: whether they were as long as asked for, and the detail."""
+    windows = [Window(start_ns=0, duration_ns=duration_ns, work=work) for duration_ns in durations_ns]
+    checks = proved(
+        ProbeResult("double 1", windows, checks=[Check(name="own", passed=True, detail="")]), settings
+    ).checks
+    assert checks[0].name == "own"
+    assert all(check.name == AS_LONG_AS_ASKED for check in checks[1:])
+    return [(check.passed, check.detail) for check in checks[1:]]
+
+
+def test_windows_that_were_over_in_no_time_are_no_measurement() -> None:
+    [(passed, told)] = lasted(ConnectSettings(), 270_000, 39 * MS, 510 * MS)
+    assert passed is False
+    assert told == "270 us the shortest and 510 ms the longest, of 500 ms asked for"
+    assert lasted(ConnectSettings(), 249 * MS, 500 * MS)[0][0] is False
+    assert lasted(ConnectSettings(), 20_000, work=1)[0][0] is False  # one connection
+
+
+def test_windows_of_about_the_time_or_longer_are() -> None:
+    assert lasted(ConnectSettings(), 250 * MS, 5_000 * MS)[0][0] is True
+    assert lasted(BulkSettings(), 400 * MS)[0][0] is True
+
+
+def test_of_a_window_of_one_whole_pass_or_of_hardly_a_moment_nobody_says_that_it_was_short() -> None:
+    assert lasted(DiskSettings(), 100 * MS, work=1)[0][0] is None
+    assert lasted(DiskSettings(), 100 * MS, work=2)[0][0] is False
+    assert lasted(ConnectSettings(time_ns=2 * MS), 1 * MS // 4)[0][0] is None
+
+
+def test_neither_fixed_work_nor_a_flood_has_a_time_that_was_asked_for() -> None:
+    assert lasted(ConnectSettings(work=4), 1) == []
+    assert lasted(BulkSettings(protocol="udp"), 1) == []
+
+
+def test_a_probe_that_runs_inside_proves_how_long_its_windows_were() -> None:
+    said = (
+        b'{"version":"1","facts":{},"checks":[],"notes":[],'
+        b'"windows":[{"start_ns":0,"duration_ns":1000,"work":9,"values":{"read_ns":1.0}}]}'
+    )
+    agent = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=0, stdout=said, stderr=b""))
+    place = cast("Place", SimpleNamespace(instance=SimpleNamespace(agent=agent)))
+    clock = probes()["clock"]
+    assert issubclass(clock, NativeProbe)
+    assert [(check.name, check.passed) for check in clock().run(place).checks] == [(AS_LONG_AS_ASKED, False)]
 
 
 def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> None:

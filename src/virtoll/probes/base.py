@@ -90,6 +90,11 @@ class Timed:
     work: int | None = within(None, least=1)
 
     @property
+    def window_ns(self) -> int | None:
+        """How long each window is to last at least about; None where nothing says so beforehand, as of fixed work."""
+        return self.time_ns if self.work is None else None
+
+    @property
     def expected_s(self) -> float:
         """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
         return (self.windows + 0.5) * self.time_ns / 1e9 + 0.3

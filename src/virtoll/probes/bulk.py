@@ -26,6 +26,11 @@ class BulkSettings(peers.Networked):
     size_bytes: int | None = within(None, least=1, most=peers.MOST_MESSAGE_BYTES)
     segmentation: Literal["no", "yes"] = "no"
 
+    @property
+    def window_ns(self) -> int | None:
+        """None of datagrams: those that are lost take no time where the others arrive, so a flood may be over soon."""
+        return None if self.protocol == "udp" else super().window_ns
+
 
 class Bulk(Probe):
     """As fast as it goes, one way, counted where it arrives."""

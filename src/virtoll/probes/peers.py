@@ -13,7 +13,7 @@ from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES, Attachment
 from virtoll.offers import Port, Protocol
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
-from virtoll.probes.native import TIME_LIMIT_S, arguments, parse
+from virtoll.probes.native import TIME_LIMIT_S, arguments, parse, proved
 from virtoll.services import daemon
 from virtoll.units import within
 
@@ -46,7 +46,7 @@ def measure(place: Place, name: str, settings: Any, protocol: Protocol) -> Probe
             raise ProbeError(
                 error.problem.what, kind="peer", where=f"probe {name}", remedy=error.problem.remedy
             ) from error
-    return parse(name, done.returncode, done.stdout, done.stderr)
+    return proved(parse(name, done.returncode, done.stdout, done.stderr), settings)
 
 
 def too_large(protocol: Protocol, size_bytes: int) -> list[Problem]:
