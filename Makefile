@@ -15,9 +15,9 @@
 .PHONY: run test test-nested check bench calibrate faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
-# How many processes share the tests (cargo's are one of them), which wait for boots and windows more than they compute. A file's tests
-# stay together, for they share deployments. What Python compiles is kept, whatever the environment says: each of the
-# many processes that the tests start would compile it anew.
+# How many processes share the tests (cargo's are one of them), which wait for boots and windows more than they
+# compute. A file's tests stay together, for they share deployments. What Python compiles is kept, whatever the
+# environment says: each of the many processes that the tests start would compile it anew.
 WORKERS := 9
 
 setup:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
+
+from virtoll.hosts.local import end_session
 
 CHECKOUT = Path(__file__).parent.parent
 
@@ -15,17 +15,14 @@ def test_what_cargo_tests_holds(tmp_path: Path) -> None:
     """Alone: ``setup/rust cargo test``. Their files are below this test's own directory, and of nobody's inventory."""
     argv = ["setup/rust", "cargo", "test", "--quiet", "--locked", "--no-fail-fast"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with (tmp_path / "told").open("w+") as told:
+    with (tmp_path / "told").open("wb") as told:
         process = subprocess.Popen(
             argv, cwd=CHECKOUT, env=environment, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             process.wait()
         finally:
-            with suppress(ProcessLookupError):  # what it runs, too
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        told.seek(0)
-        said = told.read()
+            end_session(process)
+    said = (tmp_path / "told").read_text()
     assert process.returncode == 0, said
     assert said.count("test result: ok.") > 5, said

@@ -73,8 +73,8 @@ SENDS, SENDS_LATE = "sends", "sends_late"
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
 # The keys, in the counts of a window before which viewers paused, of the time in which they waited for play to go on,
-# and of all their time, in ms. The same of a closed loop's users, who have
-# no answer yet while others have one after another.
+# and of all their time, in ms. The same of a closed loop's users, who have no answer yet while others have one after
+# another.
 STARTING_MS, THERE_MS = "starting_ms", "there_ms"
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"

@@ -83,15 +83,16 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             ) from error
         bad = missed(self._objectives, values)
-        kept_out = [] if bad or window.parts or not proofs.some_were_not_there(window) else [proofs.ALL_THERE]
-        if not bad:
-            limit = "" if kept_out else lacking(window, self._load)
+        texts = [each.text for each in bad]
+        if not bad and not window.parts and proofs.some_were_not_there(window):
+            texts, limit = [proofs.ALL_THERE], ""
+        elif not bad:
+            limit = lacking(window, self._load)
         elif dropped := lost():
             limit = f"the wiring lost {dropped}"
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
-        told: record.Told = "generator" if limit else "not met" if bad or kept_out else "met"
-        texts = [each.text for each in bad] + kept_out
+        told: record.Told = "generator" if limit else "not met" if texts else "met"
         return record.Step(part=asked.part, told=told, values=values, missed=texts, limit=limit)
 
     def measured(self) -> Measured:
