@@ -103,6 +103,8 @@ def test_it_answers_keeps_root_inside_and_its_limits_and_a_killed_monitor_is_not
         contract.keeps_root_from_the_host(instance, own_kernel=True)
         if isinstance(place.platform, Qemu):  # UML is idle by itself
             when_stopped_it_does_nothing_and_keeps_the_time(instance)
+        if isinstance(place.platform, QemuTcg):
+            is_told_the_pace_of_its_clock(instance)
         if isinstance(place.platform, Uml):
             is_jailed(instance)
         assert instance.hosts_tasks_each == (instance.platform == "uml")
@@ -118,6 +120,14 @@ def test_it_answers_keeps_root_inside_and_its_limits_and_a_killed_monitor_is_not
         with pytest.raises(AgentError):
             instance.agent.facts()
         instance.agent.facts()  # the error that tells is made from this one, when the monitor has gone
+
+
+def is_told_the_pace_of_its_clock(instance: Instance) -> None:
+    """Its kernel goes by that. Should it find another pace for the processor, against the PIT, it tells two."""
+    command, _, log = instance.agent.run(["sh", "-c", "cat /proc/cmdline; dmesg"]).stdout.decode().partition("\n")
+    khz = int(command.partition(" tsc_early_khz=")[2])
+    lines = [line.partition("] ")[2] for line in log.splitlines() if "tsc: Detected " in line]
+    assert lines[-1] in [f"tsc: Detected {khz // 1000}.{khz % 1000:03} MHz {what}" for what in ("processor", "TSC")]
 
 
 @pytest.mark.machine

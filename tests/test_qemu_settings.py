@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from virtoll.networks.base import network_modes
 from virtoll.platforms import qemu, qemu_settings, under_kvm, vhost
 from virtoll.platforms.booted import Booted
 from virtoll.platforms.kvm import Kvm
-from virtoll.platforms.qemu_command import Guest, MachineType, command_line
+from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, Guest, MachineType, command_line
 from virtoll.platforms.qemu_settings import QemuSettings
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.study.file import read_study
@@ -100,6 +101,29 @@ def test_an_emulated_microvm_is_refused_before_it_stands_still() -> None:
     (problem,) = QemuTcg(QemuSettings(machine="microvm")).check(LocalHost())
     assert "does not boot" in problem.what
     assert 'machine = "q35"' in problem.remedy
+
+
+class _Paced(LocalHost):
+    """A machine whose clock's facts are these."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        super().__init__()
+        self.where = secrets.token_hex(4)
+        self.asked: list[Sequence[str]] = []
+        self._facts = facts
+
+    def run(self, argv: Sequence[str], **_given: Any) -> Completed:
+        self.asked.append(argv[1:3])
+        return Completed(tuple(argv), 0, json.dumps({"facts": self._facts}).encode(), b"")
+
+
+def test_a_guest_of_the_translators_is_told_the_pace_of_its_clock() -> None:
+    """To 0.1 MHz, measured once; nothing where the host has no such counter, nor where KVM tells the guest itself."""
+    here, elsewhere = _Paced({"tsc_khz": 2_445_402}), _Paced({})
+    for _ in range(2):
+        assert QemuTcg().kernel_arguments(here) == (*KERNEL_ARGUMENTS, "tsc_early_khz=2445400")
+        assert QemuTcg().kernel_arguments(elsewhere) == Kvm().kernel_arguments(here) == KERNEL_ARGUMENTS
+    assert here.asked == elsewhere.asked == [["probe", "clock"]]
 
 
 def test_kvm_is_tried_with_the_machine_that_is_asked_for(tmp_path: Path) -> None:

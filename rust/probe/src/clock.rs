@@ -23,6 +23,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     if !arguments.are_right() {
         return Ok(report);
     }
+    let counter = Counter::read();
     let mut last_ns = now_ns();
     let mut steps_back = 0_u64;
     let stolen = RefCell::new(None);
@@ -56,10 +57,51 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         format!("{steps_back} steps back"),
     );
     report.fact("resolution_ns", resolution_ns());
+    if let Some(khz) = Counter::read().zip(counter).and_then(|(now, then)| now.khz_since(then)) {
+        report.fact("tsc_khz", khz);
+    }
     if let Ok(source) = fs::read_to_string(SOURCE) {
         report.fact("clocksource", source.trim());
     }
     Ok(report)
+}
+
+/// The CPU's time stamp counter, and when it was read.
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    ticks: u64,
+    at_ns: u64,
+}
+
+impl Counter {
+    /// The reading that took least time of several, for this thread may be stopped within one. None where a CPU is of
+    /// another kind.
+    #[cfg(target_arch = "x86_64")]
+    fn read() -> Option<Counter> {
+        let readings = (0..16).map(|_| {
+            let before_ns = now_ns();
+            // SAFETY: Linux lets every thread read it (prctl(PR_SET_TSC) has not been asked to forbid it).
+            let ticks = unsafe { std::arch::x86_64::_rdtsc() };
+            let took_ns = now_ns() - before_ns;
+            let at_ns = before_ns + took_ns / 2;
+            (took_ns, Counter { ticks, at_ns })
+        });
+        let (_, best) = readings.min_by_key(|&(took_ns, _)| took_ns)?;
+        Some(best)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn read() -> Option<Counter> {
+        None
+    }
+
+    /// The counter's pace; None when it has not counted.
+    fn khz_since(self, then: Counter) -> Option<u64> {
+        let ticks = self.ticks.checked_sub(then.ticks)?;
+        let length_ns = self.at_ns.checked_sub(then.at_ns)?;
+        let khz = u128::from(ticks) * 1_000_000 / u128::from(length_ns.max(1));
+        u64::try_from(khz).ok().filter(|&khz| khz > 0)
+    }
 }
 
 /// What /proc/stat says of all CPUs together, in its ticks (mostly 10 ms of one CPU).
@@ -116,6 +158,15 @@ mod tests {
         let after = Ticks::of("cpu  110 0 10 110 5 1 2 62 107 0\n").unwrap();
         assert_eq!(after.stolen_percent(before), Some(25.0));
         assert_eq!(before.stolen_percent(before), None);
+    }
+
+    #[test]
+    fn the_counters_pace_is_ticks_a_millisecond() {
+        let counter = |ticks, at_ns| Counter { ticks, at_ns };
+        let then = counter(5_000, 1_000);
+        assert_eq!(counter(2_405_000, 1_001_000).khz_since(then), Some(2_400_000));
+        assert_eq!(counter(5_000, 1_001_000).khz_since(then), None); // it stands still
+        assert_eq!(counter(4_000, 1_001_000).khz_since(then), None); // another machine's
     }
 
     #[test]

@@ -18,7 +18,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import vhost
 from virtoll.platforms.base import Instance
 from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
-from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
+from virtoll.platforms.qemu_command import CPU_MODEL, KERNEL_ARGUMENTS, Accelerator, Guest, command_line
 from virtoll.platforms.qemu_settings import QemuSettings, problems, refuse_fallbacks
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.requirements import refuse_kind
@@ -79,6 +79,7 @@ class Qemu(Booted):
                 attachment=attachment,
                 qmp_fd=qmp_theirs.fileno(),
                 agent_fd=agent_theirs.fileno(),
+                kernel_arguments=self.kernel_arguments(lab.host),
             )
             argv = command_line(guest)
             machine = stack.enter_context(
@@ -117,6 +118,10 @@ class Qemu(Booted):
                     hosts_tasks_each=0,
                 )
         refuse_fallbacks(log)  # all of it is there by now
+
+    def kernel_arguments(self, host: Host) -> tuple[str, ...]:  # noqa: ARG002
+        """What the guest's kernel is told when it is booted."""
+        return KERNEL_ARGUMENTS
 
     def _facts(self, guest: Guest, argv: list[str], version: str, carriers: Mapping[int, str]) -> dict[str, Any]:
         return {
