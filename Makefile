@@ -17,7 +17,8 @@
 
 # How many processes share the tests (cargo's are one of them), which wait for boots and windows more than they
 # compute. A file's tests stay together, for they share deployments. What Python compiles is kept, whatever the
-# environment says: each of the many processes that the tests start would compile it anew.
+# environment says, and compiled once before: each of the many processes that share the tests, and that these start,
+# would compile it anew.
 WORKERS := 9
 
 setup:
@@ -31,6 +32,7 @@ run:
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev
+	@[ -d tests/__pycache__ ] || PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --collect-only --quiet >/dev/null || true
 	@PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # One at a time: each emulates two CPUs. What Python compiles is kept: in there it takes minutes.

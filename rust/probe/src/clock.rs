@@ -57,7 +57,10 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         format!("{steps_back} steps back"),
     );
     report.fact("resolution_ns", resolution_ns());
-    if let Some(khz) = Counter::read().zip(counter).and_then(|(now, then)| now.khz_since(then)) {
+    if let Some(khz) = Counter::read()
+        .zip(counter)
+        .and_then(|(now, then)| now.khz_since(then))
+    {
         report.fact("tsc_khz", khz);
     }
     if let Ok(source) = fs::read_to_string(SOURCE) {
@@ -164,7 +167,10 @@ mod tests {
     fn the_counters_pace_is_ticks_a_millisecond() {
         let counter = |ticks, at_ns| Counter { ticks, at_ns };
         let then = counter(5_000, 1_000);
-        assert_eq!(counter(2_405_000, 1_001_000).khz_since(then), Some(2_400_000));
+        assert_eq!(
+            counter(2_405_000, 1_001_000).khz_since(then),
+            Some(2_400_000)
+        );
         assert_eq!(counter(5_000, 1_001_000).khz_since(then), None); // it stands still
         assert_eq!(counter(4_000, 1_001_000).khz_since(then), None); // another machine's
     }
