@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 import leaks
+from patience import wait_for_boots
 from shares import ByPlatform, rank
 from turns import take_turns
 from virtoll.binaries import binary
@@ -43,6 +44,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 vars(os)["fsync"] = lambda _descriptor: None
 
 take_turns()
+wait_for_boots()
 
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from patience import wait_for_boots
 from turns import take_turns
 from undrawn import run_undrawn
 from virtoll import cli
@@ -35,6 +36,7 @@ def hold(window: int) -> None:
 
 if __name__ == "__main__":
     take_turns()
+    wait_for_boots()
     run_undrawn()
     hold(int(os.environ[WHERE]))
     cli.main()

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from patience import wait_for_boots
 from turns import take_turns
 from virtoll import cli
 from virtoll.report import begin
@@ -54,6 +55,7 @@ def run_undrawn() -> None:
 
 if __name__ == "__main__":
     take_turns()
+    wait_for_boots()
     if "run" in sys.argv:  # other verbs load less
         run_undrawn()
     cli.main()

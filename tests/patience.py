@@ -1,0 +1,10 @@
+"""No clock decides a test: where many share two CPUs, an emulated guest may take minutes to boot."""
+
+from __future__ import annotations
+
+from virtoll.platforms import vm
+
+
+def wait_for_boots() -> None:
+    """Have a guest's boot take as long as it takes, here. What hangs, pytest's own limit ends."""
+    vm.BOOT_LIMIT_S = 1500.0
