@@ -78,6 +78,7 @@ class Recipe:
     spoilt: Mapping[str, str] = field(default_factory=dict)  # trial id: "failed" or "invalid"
     skip_kvm: bool = True
     audits: Mapping[str, Audit] = field(default_factory=dict)  # by arm's label, in its first trial
+    exits_per_s: float | None = None  # of guests under KVM, where the host tells
     sealed: int | None = None  # how many trials have been sealed; None: all
 
 
@@ -213,7 +214,7 @@ def _record(
                 Phase(name="window", start_ns=start_ns, duration_ns=end_ns - start_ns),
             ],
             "measured": None if status == "failed" else measured,
-            "facts": {"squid": "5.7"},
+            "facts": {"squid": "5.7"} | ({"accelerator": "kvm"} if trial.arm.platform == "kvm" else {}),
             "believes": {
                 "cpus": 4 if trial.arm.platform in ("docker", "native") else 1,
                 "memory_bytes": 16 * 1024**3 if trial.arm.platform in ("docker", "native") else 512 * 1024**2,
@@ -270,6 +271,8 @@ def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: f
     }
     if slow:
         outside["helpers", "cpu.usage_ns"] = 0.2e9
+    if record.trial.arm.platform == "kvm" and recipe.exits_per_s is not None:
+        outside["instance", "kvm.exits"] = recipe.exits_per_s
     inside = {("inside", "cpu.usage_ns"): 0.7e9 if slow else 0.93e9, ("inside", "memory.available_bytes"): -3e8}
     share = recipe.samples_per_trial // (len(outside) + len(inside))
     for side, counters in (("outside", outside), ("inside", inside)):

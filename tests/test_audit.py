@@ -242,7 +242,7 @@ def test_what_cannot_be_read_is_missing_with_the_reason_and_never_a_default(tmp_
 
 
 def test_what_an_arms_settings_made_is_told_by_its_driver(tmp_path: Path) -> None:
-    made: dict[str, Any] = {"machine_type": "q35", "disk_cache": "none", "disk_io": "io_uring"}
+    made: dict[str, Any] = {"machine_type": "q35", "memory_pages": "huge", "disk_cache": "none", "disk_io": "io_uring"}
     made |= {"network_backend": "vhost-net", "oci_runtime": "crun"}
     (told,) = audits(tmp_path, instance(FILES, **made), trial())
     assert told is not None
@@ -541,7 +541,9 @@ def test_what_one_side_does_not_tell_is_neither() -> None:
     assert one.why == "docker+routed: cannot read: Permission denied"
 
 
-@pytest.mark.parametrize("key", ["machine_type", "disk_cache", "disk_io", "network_backend", "oci_runtime"])
+@pytest.mark.parametrize(
+    "key", ["machine_type", "memory_pages", "disk_cache", "disk_io", "network_backend", "oci_runtime"]
+)
 def test_what_an_arm_was_set_to_is_no_unfairness(key: str) -> None:
     one = differences(KVM, told(**{key: "x"}))[key]
     assert (one.kind, one.native, one.here) == ("explained", None, "x")

@@ -57,6 +57,7 @@ MAY_BE_UNTOLD = {
     "huge_pages_defrag",
     "lsm_label",
     "machine_type",
+    "memory_pages",
     "network_backend",
     "oci_runtime",
     "offloads",

@@ -104,9 +104,9 @@ def test_an_emulated_microvm_is_refused_before_it_stands_still() -> None:
 
 
 class _Paced(LocalHost):
-    """A machine whose clock's facts are these."""
+    """A machine whose clock's facts are these, one look after another; the last stay."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, *facts: dict[str, Any]) -> None:
         super().__init__()
         self.where = secrets.token_hex(4)
         self.asked: list[Sequence[str]] = []
@@ -114,7 +114,8 @@ class _Paced(LocalHost):
 
     def run(self, argv: Sequence[str], **_given: Any) -> Completed:
         self.asked.append(argv[1:3])
-        return Completed(tuple(argv), 0, json.dumps({"facts": self._facts}).encode(), b"")
+        facts = self._facts[min(len(self.asked), len(self._facts)) - 1]
+        return Completed(tuple(argv), 0, json.dumps({"facts": facts}).encode(), b"")
 
 
 def test_a_guest_of_the_translators_is_told_the_pace_of_its_clock() -> None:
@@ -123,7 +124,12 @@ def test_a_guest_of_the_translators_is_told_the_pace_of_its_clock() -> None:
     for _ in range(2):
         assert QemuTcg().kernel_arguments(here) == (*KERNEL_ARGUMENTS, "tsc_early_khz=2445400")
         assert QemuTcg().kernel_arguments(elsewhere) == Kvm().kernel_arguments(here) == KERNEL_ARGUMENTS
-    assert here.asked == elsewhere.asked == [["probe", "clock"]]
+    assert here.asked == elsewhere.asked == [["probe", "clock"]] * 2
+    for khz, told in ((2_447_000, "2445400"), (2_449_000, "")):
+        apart = _Paced({"tsc_khz": 2_445_402}, {"tsc_khz": khz})
+        assert QemuTcg().kernel_arguments(apart)[len(KERNEL_ARGUMENTS) :] == (
+            (f"tsc_early_khz={told}",) if told else ()
+        )
 
 
 def test_kvm_is_tried_with_the_machine_that_is_asked_for(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from virtoll.images.base import Image
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.wiring import wired
 from virtoll.platforms import under_kvm, vm
+from virtoll.platforms.base import Instance
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.qmp import Qmp
 
@@ -49,6 +50,7 @@ def _try(patch: pytest.MonkeyPatch, image: Image) -> None:
     patch.setattr(under_kvm, "boot_problem", partial(under_kvm.boot_problem, limit_s=_BOOT_LIMIT_S))
     patch.setattr(vm, "BOOT_LIMIT_S", _BOOT_LIMIT_S)
     host = LocalHost()
+    host.run(["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])
     _tell("check", [str(problem) for problem in Kvm().check(host) or Kvm().try_out(host)])
     _overhear_qmp(patch)
     with (
@@ -64,11 +66,20 @@ def _try(patch: pytest.MonkeyPatch, image: Image) -> None:
             contract.cpu_limit_holds(instance)
             contract.memory_limit_holds(instance)
             contract.disk_limit_holds(instance)
+            _tell("exits", _exits_of(instance))
             contract.pids_limit_holds(instance)  # the last: what it started runs on
         pinned = replace(contract.LIMITS, budget="vcpus")
         with contract.deployed(lab, image, Kvm(), "usernet", pinned) as instance:
             contract.answers(instance)
             contract.is_reached(lab, instance)
+
+
+def _exits_of(instance: Instance) -> list[int]:
+    """KVM's own count, before the guest does something and after."""
+    (path,) = instance.accounting.counters.values()
+    before = int(path.read_text())
+    contract.answers(instance)
+    return [before, int(path.read_text())]
 
 
 def _overhear_qmp(patch: pytest.MonkeyPatch) -> None:

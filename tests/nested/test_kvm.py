@@ -43,3 +43,5 @@ def test_kvm_keeps_the_contract_in_an_emulated_computer(host: LocalHost, tmp_pat
     assert told["query-kvm"] == {"enabled": True, "present": True}
     assert told["instance"]["accelerator"] == "kvm"
     assert told["agent"]["clocksource"] == "kvm-clock"
+    before, after = told["exits"]
+    assert 0 < before < after

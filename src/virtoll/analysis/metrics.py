@@ -80,6 +80,11 @@ def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
     }
 
 
+def guest_metrics(unit: str) -> dict[str, Metric]:
+    """What a trial says besides whose instance is a guest under KVM."""
+    return {EXITS: Metric(EXITS, f"Guest exits per {unit}", "exits", None)}
+
+
 def server_metrics() -> dict[str, Metric]:
     """What a trial says besides where its load's intensity is a factor (`INTENSITIES`): the server, as the host books
     it and as a tool inside sees it."""
@@ -108,6 +113,7 @@ def _per_s(unit: str) -> str:
 
 _SHORT = {"request": "req"}
 PACKETS = "packets_per_unit"  # of work
+EXITS = "exits_per_unit"  # of work
 METRICS = tuple(load_metrics(""))  # their names
 SERVER_CPUS = "server_cpus"  # of trials whose load's intensity is a factor
 # What comes whatever the server does: participants, viewers, requests of an open loop. (In closed loop a server is as
@@ -230,6 +236,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     if order:
         return own
     common = load_metrics(unit_of(run), request_of(run))
+    if any(is_under_kvm(record) for record in run.records):
+        common |= guest_metrics(unit_of(run))
     if run.neighbours:
         return {
             **victim_metrics(request_of(run)),
@@ -250,6 +258,11 @@ def is_told_by_server(run: Run) -> bool:
     participants come whatever the server does.
     """
     return any(LEVEL in trial.condition for trial in run.plan.trials)
+
+
+def is_under_kvm(record: TrialRecord) -> bool:
+    """Whether a trial's instance was a guest that leaves its CPUs for the host, which counts that."""
+    return record.facts.get("accelerator") == "kvm"
 
 
 def intensity_of(condition: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from virtoll.analysis.load import Run, Series
-from virtoll.analysis.metrics import MIB, PACKETS, TrialMetrics
+from virtoll.analysis.metrics import EXITS, MIB, PACKETS, TrialMetrics, is_under_kvm
 from virtoll.record.model import BESIDE, COVERAGE, Measured, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
@@ -17,7 +17,8 @@ _CPU = frozenset({("instance", "cpu.usage_ns"), ("helpers", "cpu.usage_ns")})
 _MEMORY = frozenset({("instance", "memory.usage_bytes"), ("instance", "memory.rss_bytes")})
 # Packets that passed the links of the instance's side to generators and origin, in both directions.
 PASSED = (("instance", "net.rx_packets"), ("instance", "net.tx_packets"))
-OUTSIDE = _CPU | _MEMORY | frozenset(PASSED)
+_EXITS = ("instance", "kvm.exits")
+OUTSIDE = _CPU | _MEMORY | frozenset((*PASSED, _EXITS))
 
 INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
@@ -27,7 +28,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
     time and packets, and where asked its memory, and its CPU time as seen inside.
     """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
-    wanted = OUTSIDE if memory else _CPU | frozenset(PASSED)
+    wanted = OUTSIDE if memory else _CPU | frozenset((*PASSED, _EXITS))
     outside = run.samples(trial.record.trial.id, "outside", wanted)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
@@ -45,6 +46,9 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         trial.censored.add("cpu_s_per_1000")
     passed = others_beside(trial, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
     trial.put(PACKETS, _per_unit(passed, done, unit))
+    if is_under_kvm(trial.record):
+        exits = used_in(windows, outside[_EXITS]) if _EXITS in outside else _why_no_exits(trial)
+        trial.put(EXITS, _per_unit(exits, done, unit))
     if not isinstance(instance_s, str):
         used_s = [each for each in by_window if not isinstance(each, str)]
         trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
@@ -58,6 +62,13 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         trial.put("helpers_percent", helpers_s / instance_s * 100)
     if memory:
         _note_memory(trial, outside, (windows[0].start_ns, windows[-1].end_ns))
+
+
+def _why_no_exits(trial: TrialMetrics) -> str:
+    """In the sampler's own words, where it has any."""
+    unreadable = trial.record.facts.get("unreadable")
+    why = unreadable.get(".".join(_EXITS)) if isinstance(unreadable, dict) else None
+    return str(why or "not sampled: the host's debugfs did not tell, or virtoll did not ask for it yet")
 
 
 def _note_memory(trial: TrialMetrics, outside: Mapping[tuple[str, str], Series], span_ns: tuple[int, int]) -> None:

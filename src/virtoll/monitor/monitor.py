@@ -20,12 +20,13 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.meters import Metered, Row
 from virtoll.monitor.sources import MOST_COUNTERS, cgroup_sources, host_sources, inside_sources, network_source
-from virtoll.platforms.base import Accounting, Instance, is_elsewhere
+from virtoll.platforms.base import Accounting, Instance, Unseen, is_elsewhere
 
 _KEEP_S = 900.0
 # Values that a ring may have: on the host all that the agent's may, inside less, for they take memory.
 _MOST_OUTSIDE, _MOST_INSIDE = 8 * 1024**2, 2 * 1024**2
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
+_HELD = ("memory.usage_bytes", "memory.rss_bytes")
 NOBODY: Mapping[str, Accounting] = MappingProxyType({})
 
 
@@ -64,6 +65,7 @@ class Monitor:
         self._host_agent: AgentClient | None = None
         self._watched: tuple[Agent, ClockReading, bool] | None = None
         self._metered = Metered({}, 1, 1)
+        self._huge_bytes: Mapping[str, int] = {}
 
     @classmethod
     @contextmanager
@@ -111,7 +113,9 @@ class Monitor:
             sources = outside_sources(self._lab, instance, beside)
             keep_s = _kept_s(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
-        self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
+        accountings = {"instance": instance.accounting, **beside}
+        self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items() if not isinstance(each, Unseen)}
+        self._metered = Metered(accountings, rate_hz, keep_s)
         self._metered.start()
 
     def mark(self) -> None:
@@ -140,7 +144,7 @@ class Monitor:
                 raise
         self._watched = None
         return Watched(
-            outside=[*_rows(outside, outside.times_ns), *metered],
+            outside=[*_with_huge_pages(_rows(outside, outside.times_ns), self._huge_bytes), *metered],
             inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)) if was_inside and after else None,
             offset_before=before.offset,
             offset_after=after.offset if after else None,
@@ -203,7 +207,10 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     if not is_elsewhere(instance):
         accounting = instance.accounting
         own = {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
-        sources = [network_source("instance", (*lab.generator_devices, "org0"))]
+        sources = [
+            network_source("instance", (*lab.generator_devices, "org0")),
+            *(Source(f"instance.{name}", "integer", str(path)) for name, path in accounting.counters.items()),
+        ]
     groups = {
         **own,
         **{name: each.cgroup for name, each in beside.items() if each.meter is None},
@@ -243,3 +250,11 @@ def _rows(samples: Samples, times_ns: list[int]) -> list[Row]:
         source, _, counter = name.partition(".")
         rows += [(t, source, counter, value) for t, value in zip(times_ns, values, strict=True) if value is not None]
     return rows
+
+
+def _with_huge_pages(rows: list[Row], huge_bytes: Mapping[str, int]) -> list[Row]:
+    """The same, and to the memory that a control group tells of each source come the huge pages that it does not."""
+    return [
+        (t_ns, source, counter, value + (huge_bytes.get(source, 0) if counter in _HELD else 0))
+        for t_ns, source, counter, value in rows
+    ]

@@ -44,8 +44,10 @@ class Accounting:
     ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
     interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
     ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
-    What it writes to the host's disks lies below ``directory``. Where there is a ``meter`` the guest itself is in no
-    group: ``cgroup`` holds the helpers alone, and what the instance costs is both together.
+    What it writes to the host's disks lies below ``directory``. ``counters`` are what the host's kernel counts of it
+    besides, by the counter's name: a file each that holds one number. ``huge_bytes`` of its memory are huge pages,
+    which it holds all the time and no group books. Where there is a ``meter`` the guest itself is in no group:
+    ``cgroup`` holds the helpers alone, and what the instance costs is both together.
     """
 
     cgroup: str
@@ -53,6 +55,8 @@ class Accounting:
     parts: dict[str, str] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     meter: Meter | None = None
+    counters: Mapping[str, Path] = field(default_factory=dict)
+    huge_bytes: int = 0
 
 
 class Unseen(Accounting):

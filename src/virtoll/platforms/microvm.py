@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -151,7 +151,7 @@ class Microvm(UnderKvm):
                     self.name,
                     agent,
                     attachment,
-                    machine.accounting,
+                    replace(machine.accounting, counters=self.counters(machine.process.pid)),
                     limits,
                     facts,
                     machine.is_running,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +16,8 @@ from virtoll.images.base import Image
 from virtoll.images.kernel import VIRTIO, Devices
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import vhost
-from virtoll.platforms.base import Instance
+from virtoll.platforms import huge_pages, vhost
+from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
 from virtoll.platforms.qemu_command import CPU_MODEL, KERNEL_ARGUMENTS, Accelerator, Guest, command_line
 from virtoll.platforms.qemu_settings import QemuSettings, problems, refuse_fallbacks
@@ -25,6 +26,8 @@ from virtoll.platforms.requirements import refuse_kind
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
 
+_ANSWERS_S = 30.0
+_CLEARED_S_PER_BYTE = 10 / 1024**3  # before QEMU greets, and by the guest's CPUs
 _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 64
 
 
@@ -52,6 +55,12 @@ class Qemu(Booted):
         """What anybody needs who boots a kernel, and what the settings ask for."""
         return super().check(host) or list(problems(host, self.settings, self.name))
 
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """The guest's kernel and its disk; and whether it would find the memory that its settings ask for."""
+        if self.settings.huge_pages:
+            huge_pages.expect(host, limits.memory_bytes)
+        super().prepare(host, image, limits, progress)
+
     @contextmanager
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
@@ -60,6 +69,8 @@ class Qemu(Booted):
         end: whether QEMU has done without something that it was told to use.
         """
         refuse_kind(self, attachment)
+        if self.settings.huge_pages:
+            huge_pages.expect(lab.host, limits.memory_bytes)
         base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
         log = directory / "monitor.log"
@@ -76,6 +87,7 @@ class Qemu(Booted):
                 disk_io=self.settings.disk_io,
                 machine=self.settings.machine,
                 vhost=self.settings.vhost,
+                huge_pages=self.settings.huge_pages,
                 attachment=attachment,
                 qmp_fd=qmp_theirs.fileno(),
                 agent_fd=agent_theirs.fileno(),
@@ -90,7 +102,7 @@ class Qemu(Booted):
                     limits=limits,
                     attachment=attachment,
                     directory=directory,
-                    memory_bytes=limits.memory_bytes + self.overhead_bytes,
+                    memory_bytes=self.overhead_bytes + (0 if guest.huge_pages else limits.memory_bytes),
                     pids=limits.vcpus + _MONITOR_THREADS,
                     start_on=lab.generator.cpus,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
@@ -109,7 +121,7 @@ class Qemu(Booted):
                     self.name,
                     agent,
                     attachment,
-                    machine.accounting,
+                    self._accounting(machine, guest),
                     limits,
                     self._facts(guest, argv, version, carriers),
                     machine.is_running,
@@ -118,6 +130,14 @@ class Qemu(Booted):
                     hosts_tasks_each=0,
                 )
         refuse_fallbacks(log)  # all of it is there by now
+
+    def _accounting(self, machine: Machine, guest: Guest) -> Accounting:
+        counters = self.counters(machine.process.pid)
+        return replace(machine.accounting, counters=counters, huge_bytes=guest.memory_bytes * guest.huge_pages)
+
+    def counters(self, monitor: int) -> dict[str, Path]:  # noqa: ARG002
+        """See `Accounting.counters`."""
+        return {}
 
     def kernel_arguments(self, host: Host) -> tuple[str, ...]:  # noqa: ARG002
         """What the guest's kernel is told when it is booted."""
@@ -137,6 +157,7 @@ class Qemu(Booted):
             "kernel_digest": guest.kernel.digest,
             "memory_overhead_bytes": self.overhead_bytes,
             "argv": argv,
+            "memory_pages": "huge" if guest.huge_pages else "usual",
             "disk_limit": disk.DISK_LIMIT,
         }
 
@@ -146,7 +167,9 @@ class Qemu(Booted):
         """Prove the accelerator, place the vCPUs and who carries packets (on CPUs ``helpers``, where these are others),
         let the guest run. Returns QEMU's version and those carriers: the kernel's threads, by number.
         """
-        qmp = Qmp(connection)
+        qmp = Qmp(
+            connection, _ANSWERS_S + (_CLEARED_S_PER_BYTE * limits.memory_bytes if self.settings.huge_pages else 0)
+        )
         self._prove_accelerator(qmp)
         carriers = vhost.take_in(machine.process.pid, machine.group) if self.settings.vhost else {}
         if limits.budget == "vcpus":

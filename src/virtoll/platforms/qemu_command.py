@@ -52,6 +52,7 @@ class Guest:
     disk_io: DiskIo = "threads"
     machine: MachineType = "pc"
     vhost: bool = False  # of a tap
+    huge_pages: bool = False
 
 
 def command_line(guest: Guest) -> list[str]:
@@ -61,10 +62,12 @@ def command_line(guest: Guest) -> list[str]:
     """
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     argv += ["-sandbox", _SANDBOX]
-    argv += ["-machine", _MACHINE[guest.machine]]
+    argv += ["-machine", _MACHINE[guest.machine] + (",memory-backend=ram" if guest.huge_pages else "")]
     argv += ["-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
     argv += ["-smp", f"cpus={guest.vcpus},sockets=1,cores={guest.vcpus},threads=1"]
     argv += ["-m", f"size={guest.memory_bytes // 1024}K"]
+    if guest.huge_pages:
+        argv += ["-object", f"memory-backend-memfd,id=ram,size={guest.memory_bytes // 1024}K,hugetlb=on,prealloc=on"]
     argv += ["-kernel", str(guest.kernel.vmlinuz), "-initrd", str(guest.kernel.initramfs)]
     argv += ["-append", " ".join(guest.kernel_arguments)]
     argv += ["-chardev", "file,id=console,path=/proc/self/fd/1", "-serial", "chardev:console"]

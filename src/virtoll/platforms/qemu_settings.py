@@ -10,7 +10,7 @@ from pathlib import Path
 
 from virtoll.errors import CommandError, PlatformError, Problem
 from virtoll.hosts.base import Completed, Host
-from virtoll.platforms import vhost
+from virtoll.platforms import huge_pages, vhost
 from virtoll.platforms.qemu_command import PAST_THE_HOSTS_CACHE, DiskCache, DiskIo, MachineType
 
 # Since then what waits for a disk in a ring's place is a thread of the ring's process; before, it was one of the
@@ -44,6 +44,8 @@ class QemuSettings:
     or *directsync*; *io_uring* takes any (from Linux 6.12 on).
 
     ``vhost``: the guest's packets are handed on by the kernel (vhost-net), not by QEMU. Of network modes with a tap.
+
+    ``huge_pages``: the guest's memory is of the huge pages that the host has reserved, all of it from the beginning.
     """
 
     kernel: str = ""
@@ -51,6 +53,7 @@ class QemuSettings:
     disk_cache: DiskCache = "writeback"
     disk_io: DiskIo = "threads"
     vhost: bool = False
+    huge_pages: bool = False
 
 
 def problems(host: Host, settings: QemuSettings, where: str) -> Iterator[Problem]:
@@ -59,6 +62,8 @@ def problems(host: Host, settings: QemuSettings, where: str) -> Iterator[Problem
         what = f'disk_io = "native" does not go with disk_cache = "{settings.disk_cache}"'
         yield Problem(what, where, f"QEMU takes it with {' or '.join(PAST_THE_HOSTS_CACHE)}")
     if settings.vhost and (problem := vhost.problem(host)):
+        yield problem
+    if settings.huge_pages and (problem := huge_pages.problem(host)):
         yield problem
     if settings.machine != "pc" and (problem := _machine_problem(host, settings.machine)):
         yield problem

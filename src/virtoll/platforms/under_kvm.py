@@ -13,6 +13,7 @@ import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError, Problem
@@ -28,6 +29,8 @@ TRIAL_LIMIT_S = 15.0  # a real KVM boots the same guest within one or two second
 TRIED = "virtoll.probe"  # the kernel's argument for a guest that says that it has booted, and reboots
 _BOOTED = "virtoll: the guest has booted"  # images/guest_init.sh
 _DEVICE = Path("/dev/kvm")
+_COUNTS, _PROC = Path("/sys/kernel/debug/kvm"), Path("/proc")
+_WHOLE_MACHINE = "pid:[4026531836]"  # include/linux/proc_ns.h: PROC_PID_INIT_INO
 _USE_TCG = "use platform qemu-tcg, or a machine with hardware virtualization"
 
 Trial = Callable[[Kernel, Path], list[str]]
@@ -42,6 +45,21 @@ class UnderKvm(Booted):
 
         It is run in ``directory``, which is empty and its own; the guest's console is its standard output.
         """
+
+    def counters(self, monitor: int) -> dict[str, Path]:
+        """See `Accounting.counters`: how often the guest of the process ``monitor`` left its CPUs for the host. Where
+        debugfs is not mounted, or numbers processes otherwise, nobody is told.
+
+        (Linux, virt/kvm/kvm_main.c: kvm_create_vm_debugfs names a guest's directory by the thread that made it, by its
+        number for the whole machine, and by a descriptor.)
+        """
+        made = None
+        with suppress(OSError):
+            threads = {thread.name for thread in (_PROC / str(monitor) / "task").iterdir()}
+            made = next((guest for guest in _COUNTS.iterdir() if guest.name.partition("-")[0] in threads), None)
+        if made is None or str((_PROC / "self/ns/pid").readlink()) != _WHOLE_MACHINE:
+            return {}
+        return {"kvm.exits": made / "exits"}
 
     def tried_as(self) -> str:
         """What of the settings, besides the kernel, makes another guest to try."""

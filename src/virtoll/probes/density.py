@@ -99,6 +99,13 @@ class Density(Probe):
                 where=f"platform {place.instance.platform}",
                 remedy="leave this platform out of the probe",
             )
+        if place.instance.accounting.huge_bytes:
+            raise ProbeError(
+                "its memory is of huge pages, and so many fit as were reserved for",
+                kind="system",
+                where=f"platform {place.instance.platform}",
+                remedy="leave huge_pages out, or this arm out of the probe",
+            )
         host = place.client.host
         start_ns = time.monotonic_ns()
         with ExitStack() as stack:

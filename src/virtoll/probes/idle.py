@@ -76,11 +76,11 @@ class Idle(Probe):
 
 
 def _metered(instance: Instance) -> Used:
-    """What a hypervisor's guest uses; nothing where all of an instance is in its control group. ProbeError where it
-    cannot be told.
+    """What a hypervisor's guest, or one in huge pages, uses besides its control group; nothing where all of an instance
+    is in the group. ProbeError where it cannot be told.
     """
     if instance.accounting.meter is None:
-        return Used(0, 0)
+        return Used(0, instance.accounting.huge_bytes)
     used = instance.accounting.meter.used()
     if used is None:
         raise ProbeError(

@@ -28,7 +28,15 @@ from virtoll.trial.procfiles import UntoldError
 VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities"
 AGENT = "agent"
 # Facts that a platform's driver names, where it has such a thing.
-_OF_THE_DRIVER = ("accelerator", "machine_type", "disk_cache", "disk_io", "network_backend", "oci_runtime")
+_OF_THE_DRIVER = (
+    "accelerator",
+    "machine_type",
+    "memory_pages",
+    "disk_cache",
+    "disk_io",
+    "network_backend",
+    "oci_runtime",
+)
 _AUDIT_S = 10.0  # for all keys; what was not read by then is missing
 _KEY_S = 3.0  # for one key's answers, so that one slow file does not cost all the others
 _MOST_PROCESSES = 64  # that are looked for in one service's tree

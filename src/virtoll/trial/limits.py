@@ -155,7 +155,8 @@ def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0)
     state = look(instance.accounting.directory)
     there = replace(state, tasks=state.tasks + tasks, disk_free_bytes=sys.maxsize)
     if memory_bytes and instance.accounting.meter is None:  # else all of it was taken from the host when it began
-        more = max(0, memory_bytes - _held_bytes(instance))
+        held_bytes = instance.accounting.huge_bytes or _held_bytes(instance)
+        more = max(0, memory_bytes - held_bytes)
         there = replace(there, available_bytes=state.available_bytes - more)
     return f"with that, {lacking}" if (lacking := danger(there)) else ""
 

@@ -1,0 +1,149 @@
+"""A guest in huge pages: asked for before it begins, and told as its memory, which no control group does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import contract
+from test_platforms_vms import KERNEL, TAP, monitor_pid
+from virtoll.errors import PlatformError
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Lab
+from virtoll.monitor import Monitor, monitor
+from virtoll.platforms import huge_pages, qemu_settings
+from virtoll.platforms.base import Accounting, Used
+from virtoll.platforms.qemu_command import Guest, command_line
+from virtoll.platforms.qemu_settings import QemuSettings
+from virtoll.platforms.qemu_tcg import QemuTcg
+from virtoll.probes import idle
+from virtoll.probes.base import ProbeError
+from virtoll.probes.density import Density, DensitySettings
+from virtoll.trial import limits
+from virtoll.trial.watchdog import State, look
+
+MIB = 1024**2
+_POOL = (
+    "MemTotal: 9 kB\nHugePages_Total: {total}\nHugePages_Free: {free}\nHugePages_Rsvd: {rsvd}\nHugepagesize: 2048 kB\n"
+)
+_PLAIN = "cgroup /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
+
+
+class _Machine(LocalHost):
+    """One with such a pool."""
+
+    def __init__(self, total: int = 0, free: int = 0, rsvd: int = 0, mounts: str = _PLAIN) -> None:
+        super().__init__()
+        self._files = {"/proc/meminfo": _POOL.format(total=total, free=free, rsvd=rsvd), "/proc/mounts": mounts}
+
+    def read(self, path: Path) -> bytes:
+        return self._files[str(path)].encode()
+
+
+def test_a_machine_without_them_is_told_beforehand() -> None:
+    asked = QemuSettings(huge_pages=True)
+    (problem,) = qemu_settings.problems(_Machine(), asked, "kvm")
+    assert problem.what == "this machine has no huge pages reserved"
+    assert "sysctl vm.nr_hugepages=N, N times 2048 kB" in problem.remedy
+    assert list(qemu_settings.problems(_Machine(total=1), asked, "kvm")) == []
+    assert list(qemu_settings.problems(_Machine(), QemuSettings(), "kvm")) == []
+
+
+def test_a_machine_that_books_them_is_refused() -> None:
+    """They would be counted twice."""
+    mounts = _PLAIN.replace("nosuid", "nosuid,memory_hugetlb_accounting")
+    (problem,) = qemu_settings.problems(_Machine(8, mounts=mounts), QemuSettings(huge_pages=True), "kvm")
+    assert "count them twice" in problem.what
+
+
+def test_a_pool_that_is_too_small_is_told_with_what_would_do() -> None:
+    """What others have been promised is not free."""
+    huge_pages.expect(_Machine(total=200, free=130, rsvd=2), 256 * MIB)
+    with pytest.raises(PlatformError, match="takes 128 huge pages, and 127 are free") as refused:
+        huge_pages.expect(_Machine(total=200, free=130, rsvd=3), 256 * MIB)
+    assert "sysctl vm.nr_hugepages=201" in str(refused.value)
+    with pytest.raises(PlatformError, match="no whole number of huge pages of 2097152 B"):
+        huge_pages.expect(_Machine(total=200, free=200), 255 * MIB)
+
+
+@pytest.mark.parametrize("machine", ["pc", "q35", "microvm"])
+def test_qemu_takes_all_of_the_memory_from_them_at_once(machine: Any) -> None:
+    usual = Guest("kvm", KERNEL, 1, 256 * MIB, "d", TAP, 5, 7, machine=machine)
+    was, now = command_line(usual), command_line(replace(usual, huge_pages=True))
+    named = was[was.index("-machine") + 1]
+    assert now[now.index("-machine") + 1] == f"{named},memory-backend=ram"
+    at = now.index("-object")
+    assert now[at + 1] == "memory-backend-memfd,id=ram,size=262144K,hugetlb=on,prealloc=on"
+    rest = now[:at] + now[at + 2 :]
+    assert rest == [word if word != named else f"{named},memory-backend=ram" for word in was]
+
+
+def test_what_no_group_books_is_added_to_what_it_does(tmp_path: Path) -> None:
+    rows = [
+        (1, "instance", "memory.usage_bytes", 10),
+        (1, "instance", "memory.rss_bytes", 5),
+        (1, "instance", "memory.cache_bytes", 3),
+        (1, "beside-b", "memory.usage_bytes", 7),
+        (1, "generator", "memory.usage_bytes", 2),
+    ]
+    assert monitor._with_huge_pages(rows, {"instance": 1000, "beside-b": 0}) == [
+        (1, "instance", "memory.usage_bytes", 1010),
+        (1, "instance", "memory.rss_bytes", 1005),
+        *rows[2:],
+    ]
+    accounting = Accounting("virtoll/none", tmp_path, huge_bytes=256 * MIB)
+    instance = cast(Any, SimpleNamespace(platform="kvm", accounting=accounting))
+    assert idle._metered(instance) == Used(0, 256 * MIB)
+    with pytest.raises(ProbeError, match="so many fit as were reserved"):
+        Density(DensitySettings()).run(cast(Any, SimpleNamespace(instance=instance)))
+
+
+def test_what_is_the_guests_already_is_not_taken_from_the_host_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the host has no room for it, the limit of memory is tried all the same."""
+    asked: list[int] = []
+    state = look(tmp_path)
+
+    def danger(there: State) -> str:
+        asked.append(state.available_bytes - there.available_bytes)
+        return ""
+
+    monkeypatch.setattr("virtoll.trial.limits.look", lambda _directory: state)
+    monkeypatch.setattr("virtoll.trial.limits.danger", danger)
+    for huge_bytes in (256 * MIB, 0):
+        accounting = Accounting("virtoll/none", tmp_path, huge_bytes=huge_bytes)
+        limits._hosts_own_end(cast(Any, SimpleNamespace(accounting=accounting)), memory_bytes=256 * MIB)
+    assert asked == [0, 256 * MIB]
+
+
+@pytest.mark.machine
+def test_a_guest_in_huge_pages_holds_them_and_is_told_to(lab: Lab) -> None:
+    """Where some are reserved: who reserves them changes the machine for all."""
+    platform = QemuTcg(QemuSettings(huge_pages=True))
+    contract.skip_unless_ready(platform)
+    memory_bytes = contract.LIMITS.memory_bytes
+    try:
+        huge_pages.expect(lab.host, memory_bytes)
+    except PlatformError as error:
+        pytest.skip(str(error))
+    image = contract.image()
+    platform.prepare(lab.host, image, contract.LIMITS, lambda _line: None)
+    with Monitor.on_host(lab) as watching, contract.deployed(lab, image, platform) as instance:
+        assert _in_huge_pages(monitor_pid(instance)) == memory_bytes
+        assert instance.facts["memory_pages"] == "huge"
+        watching.start(instance, Monitor.read_clock(instance), 10.0)
+        told = watching.collect().outside
+    held = [value for _, source, counter, value in told if (source, counter) == ("instance", "memory.rss_bytes")]
+    assert held
+    assert all(memory_bytes < each < 2 * memory_bytes for each in held)
+
+
+def _in_huge_pages(pid: int) -> int:
+    """Bytes, by proc(5)."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
+    return sum(int(words[1]) * 1024 for words in lines if words[0].endswith("_Hugetlb:"))
