@@ -14,6 +14,7 @@ import pytest
 from test_platforms_vms import KERNEL, TAP
 from virtoll.errors import PlatformError
 from virtoll.platforms import qemu
+from virtoll.platforms.base import Accounting
 from virtoll.platforms.kvm import Kvm
 from virtoll.study.limits import Limits
 
@@ -34,7 +35,8 @@ def deployed(monkeypatch: pytest.MonkeyPatch, directory: Path, boots: str, ends:
     def started(*_: Any, **__: Any) -> Iterator[Any]:
         with at_its_end:
             at_its_end.callback(lambda: log.write_text(log.read_text() + ends))
-            yield SimpleNamespace(accounting=None, is_running=lambda: True, stopped=None)
+            process, accounting = SimpleNamespace(pid=0), Accounting("", directory)
+            yield SimpleNamespace(accounting=accounting, process=process, is_running=lambda: True, stopped=None)
 
     def booted(*_: Any) -> Any:
         log.write_text(boots)
