@@ -86,6 +86,8 @@ def test_where_processes_are_numbered_otherwise_no_other_guests_are_taken(kernel
     (kernel / "proc/self/ns/pid").unlink()
     (kernel / "proc/self/ns/pid").symlink_to("pid:[4026532512]")
     assert Kvm().counters(41) == {}
+    (kernel / "proc/self/ns/pid").unlink()
+    assert Kvm().counters(41) == {}, "a kernel that does not tell"
 
 
 def test_without_debugfs_there_is_nothing_to_sample(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:

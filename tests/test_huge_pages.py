@@ -11,6 +11,7 @@ import pytest
 
 import contract
 from test_platforms_vms import KERNEL, TAP, monitor_pid
+from virtoll.agent import Samples
 from virtoll.errors import PlatformError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
@@ -23,7 +24,7 @@ from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.probes import idle
 from virtoll.probes.base import ProbeError
 from virtoll.probes.density import Density, DensitySettings
-from virtoll.trial import limits
+from virtoll.trial import audit, limits
 from virtoll.trial.watchdog import State, look
 
 MIB = 1024**2
@@ -83,17 +84,20 @@ def test_qemu_takes_all_of_the_memory_from_them_at_once(machine: Any) -> None:
 
 
 def test_what_no_group_books_is_added_to_what_it_does(tmp_path: Path) -> None:
-    rows = [
-        (1, "instance", "memory.usage_bytes", 10),
-        (1, "instance", "memory.rss_bytes", 5),
+    told = {
+        "instance.memory.usage_bytes": [10],
+        "instance.memory.rss_bytes": [5],
+        "instance.memory.cache_bytes": [3],
+        "beside-b.memory.usage_bytes": [7],
+        "generator.memory.usage_bytes": [2],
+    }
+    samples = Samples([1], cast(Any, told), 0)
+    assert monitor._rows(samples, [1], {"instance": 1000, "beside-b": 0}) == [
+        (1, "instance", "memory.usage_bytes", 1010),
+        (1, "instance", "memory.rss_bytes", 1005),
         (1, "instance", "memory.cache_bytes", 3),
         (1, "beside-b", "memory.usage_bytes", 7),
         (1, "generator", "memory.usage_bytes", 2),
-    ]
-    assert monitor._with_huge_pages(rows, {"instance": 1000, "beside-b": 0}) == [
-        (1, "instance", "memory.usage_bytes", 1010),
-        (1, "instance", "memory.rss_bytes", 1005),
-        *rows[2:],
     ]
     accounting = Accounting("virtoll/none", tmp_path, huge_bytes=256 * MIB)
     instance = cast(Any, SimpleNamespace(platform="kvm", accounting=accounting))
@@ -119,6 +123,14 @@ def test_what_is_the_guests_already_is_not_taken_from_the_host_once_more(
         accounting = Accounting("virtoll/none", tmp_path, huge_bytes=huge_bytes)
         limits._hosts_own_end(cast(Any, SimpleNamespace(accounting=accounting)), memory_bytes=256 * MIB)
     assert asked == [0, 256 * MIB]
+
+
+def test_an_audit_tells_of_all_that_it_may_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its group's limit is the monitor's share alone."""
+    monkeypatch.setattr(audit, "_memory_bytes", lambda _group: 128 * MIB)
+    for huge_bytes, told in ((256 * MIB, "384 MiB"), (0, "128 MiB")):
+        instance = cast(Any, SimpleNamespace(accounting=Accounting("virtoll/none", tmp_path, huge_bytes=huge_bytes)))
+        assert audit._Outside(instance).readings()["memory_limit"]() == told
 
 
 @pytest.mark.machine

@@ -28,7 +28,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
     time and packets, and where asked its memory, and its CPU time as seen inside.
     """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
-    wanted = OUTSIDE if memory else _CPU | frozenset((*PASSED, _EXITS))
+    wanted = OUTSIDE if memory else OUTSIDE - _MEMORY
     outside = run.samples(trial.record.trial.id, "outside", wanted)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended

@@ -20,7 +20,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.meters import Metered, Row
 from virtoll.monitor.sources import MOST_COUNTERS, cgroup_sources, host_sources, inside_sources, network_source
-from virtoll.platforms.base import Accounting, Instance, Unseen, is_elsewhere
+from virtoll.platforms.base import Accounting, Instance, is_elsewhere
 
 _KEEP_S = 900.0
 # Values that a ring may have: on the host all that the agent's may, inside less, for they take memory.
@@ -28,6 +28,7 @@ _MOST_OUTSIDE, _MOST_INSIDE = 8 * 1024**2, 2 * 1024**2
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
 _HELD = ("memory.usage_bytes", "memory.rss_bytes")
 NOBODY: Mapping[str, Accounting] = MappingProxyType({})
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Monitor:
             keep_s = _kept_s(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         accountings = {"instance": instance.accounting, **beside}
-        self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items() if not isinstance(each, Unseen)}
+        self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items()}
         self._metered = Metered(accountings, rate_hz, keep_s)
         self._metered.start()
 
@@ -144,7 +145,7 @@ class Monitor:
                 raise
         self._watched = None
         return Watched(
-            outside=[*_with_huge_pages(_rows(outside, outside.times_ns), self._huge_bytes), *metered],
+            outside=[*_rows(outside, outside.times_ns, self._huge_bytes), *metered],
             inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)) if was_inside and after else None,
             offset_before=before.offset,
             offset_after=after.offset if after else None,
@@ -244,17 +245,11 @@ def _on_our_clock(agent_times_ns: list[int], before: ClockReading, after: ClockR
     return [t_ns - before.offset.offset_ns - drift_ns * (t_ns - begin_ns) // length_ns for t_ns in agent_times_ns]
 
 
-def _rows(samples: Samples, times_ns: list[int]) -> list[Row]:
+def _rows(samples: Samples, times_ns: list[int], huge_bytes: Mapping[str, int] = _NONE) -> list[Row]:
+    """``huge_bytes``: what comes, by source, to the memory that its control group tells."""
     rows: list[Row] = []
     for name, values in samples.counters.items():
         source, _, counter = name.partition(".")
-        rows += [(t, source, counter, value) for t, value in zip(times_ns, values, strict=True) if value is not None]
+        more = huge_bytes.get(source, 0) if counter in _HELD else 0
+        rows += [(t, source, counter, v + more) for t, v in zip(times_ns, values, strict=True) if v is not None]
     return rows
-
-
-def _with_huge_pages(rows: list[Row], huge_bytes: Mapping[str, int]) -> list[Row]:
-    """The same, and to the memory that a control group tells of each source come the huge pages that it does not."""
-    return [
-        (t_ns, source, counter, value + (huge_bytes.get(source, 0) if counter in _HELD else 0))
-        for t_ns, source, counter, value in rows
-    ]

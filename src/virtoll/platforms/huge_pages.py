@@ -36,7 +36,7 @@ def expect(host: Host, memory_bytes: int) -> None:
         raise PlatformError(
             f"{memory_bytes} B are no whole number of huge pages of {size_bytes} B",
             where=f"{host.where}: {_MEMINFO}",
-            remedy="choose such a [limits] memory, or leave huge_pages out",
+            remedy=f"choose such a [limits] memory; {_WITHOUT}",
         )
     wanted = memory_bytes // size_bytes
     free = pool.get("HugePages_Free", 0) - pool.get("HugePages_Rsvd", 0)

@@ -102,7 +102,7 @@ class Qemu(Booted):
                     limits=limits,
                     attachment=attachment,
                     directory=directory,
-                    memory_bytes=self.overhead_bytes + (0 if guest.huge_pages else limits.memory_bytes),
+                    memory_bytes=limits.memory_bytes + self.overhead_bytes - self._huge_bytes(limits),
                     pids=limits.vcpus + _MONITOR_THREADS,
                     start_on=lab.generator.cpus,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
@@ -121,7 +121,7 @@ class Qemu(Booted):
                     self.name,
                     agent,
                     attachment,
-                    self._accounting(machine, guest),
+                    self._accounting(machine, limits),
                     limits,
                     self._facts(guest, argv, version, carriers),
                     machine.is_running,
@@ -131,9 +131,13 @@ class Qemu(Booted):
                 )
         refuse_fallbacks(log)  # all of it is there by now
 
-    def _accounting(self, machine: Machine, guest: Guest) -> Accounting:
+    def _accounting(self, machine: Machine, limits: Limits) -> Accounting:
         counters = self.counters(machine.process.pid)
-        return replace(machine.accounting, counters=counters, huge_bytes=guest.memory_bytes * guest.huge_pages)
+        return replace(machine.accounting, counters=counters, huge_bytes=self._huge_bytes(limits))
+
+    def _huge_bytes(self, limits: Limits) -> int:
+        """Of the guest's memory: what no control group books, and so none has to hold."""
+        return limits.memory_bytes if self.settings.huge_pages else 0
 
     def counters(self, monitor: int) -> dict[str, Path]:  # noqa: ARG002
         """See `Accounting.counters`."""
@@ -167,9 +171,7 @@ class Qemu(Booted):
         """Prove the accelerator, place the vCPUs and who carries packets (on CPUs ``helpers``, where these are others),
         let the guest run. Returns QEMU's version and those carriers: the kernel's threads, by number.
         """
-        qmp = Qmp(
-            connection, _ANSWERS_S + (_CLEARED_S_PER_BYTE * limits.memory_bytes if self.settings.huge_pages else 0)
-        )
+        qmp = Qmp(connection, _ANSWERS_S + _CLEARED_S_PER_BYTE * self._huge_bytes(limits))
         self._prove_accelerator(qmp)
         carriers = vhost.take_in(machine.process.pid, machine.group) if self.settings.vhost else {}
         if limits.budget == "vcpus":

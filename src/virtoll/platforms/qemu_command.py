@@ -65,9 +65,10 @@ def command_line(guest: Guest) -> list[str]:
     argv += ["-machine", _MACHINE[guest.machine] + (",memory-backend=ram" if guest.huge_pages else "")]
     argv += ["-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
     argv += ["-smp", f"cpus={guest.vcpus},sockets=1,cores={guest.vcpus},threads=1"]
-    argv += ["-m", f"size={guest.memory_bytes // 1024}K"]
+    size = f"size={guest.memory_bytes // 1024}K"
+    argv += ["-m", size]
     if guest.huge_pages:
-        argv += ["-object", f"memory-backend-memfd,id=ram,size={guest.memory_bytes // 1024}K,hugetlb=on,prealloc=on"]
+        argv += ["-object", f"memory-backend-memfd,id=ram,{size},hugetlb=on,prealloc=on"]
     argv += ["-kernel", str(guest.kernel.vmlinuz), "-initrd", str(guest.kernel.initramfs)]
     argv += ["-append", " ".join(guest.kernel_arguments)]
     argv += ["-chardev", "file,id=console,path=/proc/self/fd/1", "-serial", "chardev:console"]

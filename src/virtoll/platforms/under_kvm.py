@@ -53,13 +53,12 @@ class UnderKvm(Booted):
         (Linux, virt/kvm/kvm_main.c: kvm_create_vm_debugfs names a guest's directory by the thread that made it, by its
         number for the whole machine, and by a descriptor.)
         """
-        made = None
+        made, whole = None, False
         with suppress(OSError):
+            whole = str((_PROC / "self/ns/pid").readlink()) == _WHOLE_MACHINE
             threads = {thread.name for thread in (_PROC / str(monitor) / "task").iterdir()}
             made = next((guest for guest in _COUNTS.iterdir() if guest.name.partition("-")[0] in threads), None)
-        if made is None or str((_PROC / "self/ns/pid").readlink()) != _WHOLE_MACHINE:
-            return {}
-        return {"kvm.exits": made / "exits"}
+        return {"kvm.exits": made / "exits"} if made is not None and whole else {}
 
     def tried_as(self) -> str:
         """What of the settings, besides the kernel, makes another guest to try."""

@@ -284,7 +284,7 @@ class _Outside:
 
     def _memory(self) -> str:
         limits = [limit for group in self._groups if (limit := _memory_bytes(group)) is not None]
-        return _mib(min(limits)) if limits else "none"
+        return _mib(min(limits) + self.instance.accounting.huge_bytes) if limits else "none"
 
     def _processes(self) -> str:
         limits = [int(text) for group in self._groups if (text := _most_processes(group)) != "max"]
