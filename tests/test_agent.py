@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from virtoll.agent import (
     Source,
     StreamError,
     StreamTimeoutError,
+    streams,
 )
+from virtoll.agent import client as client_module
 from virtoll.agent.streams import LONGEST_LINE_BYTES
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
@@ -418,6 +421,29 @@ def test_a_stream_ends_with_its_holder() -> None:
         with pytest.raises(StreamError, match="the stream has ended"):
             late.receive_line(60)
         late.close()
+
+
+def test_a_guest_that_takes_nothing_while_it_boots_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEMU reads nothing for a guest that has not opened its port: the line fills with hellos, and that is no end."""
+    monkeypatch.setattr(client_module, "_HELLO_INTERVAL_S", 0.001)
+    monkeypatch.setattr(streams, "_SEND_PATIENCE_S", 0.001)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        full = select.poll()
+        full.register(ours, select.POLLOUT)
+        fd = os.dup(ours.fileno())
+        greeting = pool.submit(AgentClient, FdStream(fd, fd, "guest"), timeout_s=600)
+        while full.poll(0):
+            time.sleep(0.001)
+        time.sleep(0.2)
+        assert not greeting.done()
+        with subprocess.Popen([str(binary("virtoll-agent")), "serve"], stdin=theirs, stdout=theirs) as agent:
+            client = greeting.result()
+            assert client.run(["true"]).returncode == 0
+            client.close()
+            theirs.close()
+            ours.shutdown(socket.SHUT_RDWR)
+            assert agent.wait(timeout=60) == 0
 
 
 def test_a_line_without_end_is_told_and_takes_no_more_memory() -> None:

@@ -40,6 +40,9 @@ class ScriptedStream:
             response = self.exchange["response"]
         self.lines.append(json.dumps({**response, "id": request["id"]}).encode())
 
+    def has_room(self) -> bool:
+        return True
+
     def receive_line(self, timeout_s: float) -> bytes:
         return self.lines.pop(0)
 

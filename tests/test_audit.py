@@ -353,6 +353,9 @@ class Line:
 
     def send(self, data: bytes) -> None: ...
 
+    def has_room(self) -> bool:
+        return True
+
     def receive_line(self, timeout_s: float) -> bytes:
         return next(self.lines)(timeout_s)
 

@@ -29,7 +29,7 @@ import vz_double
 from virtoll.binaries import binary
 from virtoll.errors import HostError, PlatformError
 from virtoll.hosts import cgroup, ledger, vzctl
-from virtoll.hosts.base import Host
+from virtoll.hosts.base import Completed, Host
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.openvz import parse_status, slice_of
@@ -165,7 +165,8 @@ def test_a_container_is_made_limited_started_entered_and_destroyed(place: Place)
     assert place.containers() == []
     assert ledger.standing(place.ledger.path.read_text()) == []
     verbs = [call[1] for call in place.calls() if call[0] == "vzctl"]
-    assert verbs == ["status", "create", "set", "set", "start", "exec2", "--version", "status", "stop", "destroy"]
+    assert verbs[:7] == ["status", "create", "set", "set", "start", "exec2", "--version"]
+    assert verbs[7:] == ["status", "stop", "status", "destroy"]
 
 
 @needs_root
@@ -230,6 +231,27 @@ def test_one_that_was_killed_while_it_started_is_unmounted_and_destroyed(place: 
         vzctl.remove(place.host, container)
         assert place.containers() == []
         assert place.host.run(["vzctl", "status", container]).text.split()[2] == "deleted"
+
+
+@needs_root
+def test_one_that_ends_while_it_is_to_be_stopped_is_unmounted_and_destroyed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vzctl stops no container that does not run, and leaves it mounted."""
+    run = place.host.run
+
+    def ending(argv: list[str], **options: Any) -> Completed:
+        if argv[1] == "stop":
+            run(["vzctl", "stop", container, "--fast"])
+            run(["vzctl", "mount", container])
+        return run(argv, **options)
+
+    with place.deployed():
+        (container,) = place.containers()
+        monkeypatch.setattr(place.host, "run", ending)
+        vzctl.remove(place.host, container)
+        assert ["vzctl", "umount", container] in place.calls()
+        assert place.containers() == []
 
 
 def test_a_container_that_is_there_is_nobodys_to_take(place: Place) -> None:

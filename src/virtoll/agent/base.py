@@ -25,6 +25,10 @@ class Stream(Protocol):
         """Write all of ``data``."""
         ...
 
+    def has_room(self) -> bool:
+        """Whether it takes data now. A line that nobody has opened yet is full once it holds what its buffer does."""
+        ...
+
     def receive_line(self, timeout_s: float) -> bytes:
         """The next line without its newline. StreamTimeoutError, or StreamError at the end of the stream."""
         ...

@@ -271,7 +271,8 @@ class AgentClient:
         while True:
             left = deadline - time.monotonic()
             try:
-                self._send("hello", {"protocol": PROTOCOL})
+                if self._stream.has_room():  # a guest that boots for minutes reads none of many: one is enough
+                    self._send("hello", {"protocol": PROTOCOL})
                 self._skip_to_marker(max(0.0, min(left, _HELLO_INTERVAL_S)))
                 break
             except StreamTimeoutError as error:

@@ -49,6 +49,10 @@ class FdStream:
             except OSError as error:
                 raise self._error(f"the stream is broken ({error.strerror})", "see the instance's log") from error
 
+    def has_room(self) -> bool:
+        """See `Stream.has_room`; True of one that is broken, for `send` says so."""
+        return self._closed or _ready(self._write_fd, select.POLLOUT, 0)
+
     def receive_line(self, timeout_s: float) -> bytes:
         """The next line without its newline. StreamTimeoutError, or StreamError at the end of the stream."""
         deadline = time.monotonic() + timeout_s

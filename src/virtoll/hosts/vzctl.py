@@ -28,19 +28,20 @@ def control_group(host: Host, container: str) -> str:
 
 def is_there(host: Host, container: str) -> bool:
     """Whether vzctl knows it, running or not."""
-    told = host.run(["vzctl", "status", container], check=False)
-    return "exist" in parse_status(told.text)
+    return "exist" in _states(host, container)
 
 
 def remove(host: Host, container: str) -> None:
     """Stop it without asking anybody inside, and destroy it with its disk; no error where there is none.
 
-    One that was killed while it started is mounted and does not run: vzctl destroys none that is mounted.
+    One that was killed while it started, or that ended by itself, is mounted and does not run: vzctl stops no such
+    container, and destroys none that is mounted.
     """
-    states = parse_status(host.run(["vzctl", "status", container], check=False).text)
+    states = _states(host, container)
     if "running" in states:
         host.run(["vzctl", "stop", container, "--fast"], timeout_s=_STOP_S)
-    elif "mounted" in states:
+        states = _states(host, container)  # it may have ended before it was stopped
+    if "mounted" in states:
         host.run(["vzctl", "umount", container], timeout_s=_STOP_S)
     # What a vzctl that was killed half-way has left.
     Cgroup(control_group(host, container), hierarchies()).remove()
@@ -49,6 +50,10 @@ def remove(host: Host, container: str) -> None:
         link.unlink()
     if "exist" in states:
         host.run(["vzctl", "destroy", container], timeout_s=_DESTROY_S)
+
+
+def _states(host: Host, container: str) -> frozenset[str]:
+    return parse_status(host.run(["vzctl", "status", container], check=False).text)
 
 
 def unmount_disk(host: Host, descriptor: str) -> None:
