@@ -59,6 +59,8 @@ platform = "lxc"
 [[arms]]
 platform = "docker"
 network = ["routed", "published"]
+[[arms]]
+platform = "uml"
 """
 STUDIES = {
     "squid": """

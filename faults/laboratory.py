@@ -74,6 +74,10 @@ class ScriptedAgent:
         self.messages += 1
         self._lines += self.mischief(self.messages, op, answer).splitlines()
 
+    def has_room(self) -> bool:
+        """Always."""
+        return True
+
     def receive_line(self, timeout_s: float) -> bytes:
         """The next line; none: the time is over, at once."""
         if not self._lines:

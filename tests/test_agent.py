@@ -437,7 +437,8 @@ def test_a_guest_that_takes_nothing_while_it_boots_is_waited_for(monkeypatch: py
             time.sleep(0.001)
         time.sleep(0.2)
         assert not greeting.done()
-        with subprocess.Popen([str(binary("virtoll-agent")), "serve"], stdin=theirs, stdout=theirs) as agent:
+        end = theirs.fileno()
+        with subprocess.Popen([str(binary("virtoll-agent")), "serve"], stdin=end, stdout=end) as agent:
             client = greeting.result()
             assert client.run(["true"]).returncode == 0
             client.close()

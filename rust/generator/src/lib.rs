@@ -1,6 +1,7 @@
 //! What generators of load have in common: threads that carry out orders together, system calls, datagrams, and what
 //! came of a source of RTP packets.
 
+pub mod books;
 pub mod crew;
 pub mod datagrams;
 pub mod random;

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Serialize;
+use virtoll_generator::books::{Books, Used};
 use virtoll_generator::time::not_passed;
 use virtoll_generator::{sys, Failed};
 
@@ -39,6 +40,8 @@ pub struct Window {
     /// What the generator's threads used within it.
     cpu_user_ns: i64,
     cpu_system_ns: i64,
+    /// What was booked within it of those whose books were to be looked at. Null: of nobody, or they could not be read.
+    booked: Option<Used>,
 }
 
 /// What was under way at the window's end was waited for: cutting it off would drop the slowest requests, and with them
@@ -229,7 +232,7 @@ fn worker<'a, A: Ask>(
     };
     let connections = share(spec.loop_.connections());
     let dialogue = spec.ask.dialogue(index)?;
-    Worker::new(
+    let mut worker = Worker::new(
         dialogue,
         place,
         supply,
@@ -237,7 +240,11 @@ fn worker<'a, A: Ask>(
         log_limit,
         spec.timeout_ns,
         end_ns,
-    )
+    )?;
+    if index == 0 {
+        worker.books = Books::open(&spec.books);
+    }
+    Ok(worker)
 }
 
 /// Run each worker on a thread, the first on this one; none where one of them could not be started. When each began
@@ -393,6 +400,7 @@ fn stretches<A>(
         body_bytes: tally.window.body_bytes,
         cpu_user_ns: tally.window.cpu.user_ns,
         cpu_system_ns: tally.window.cpu.system_ns,
+        booked: tally.used.clone(),
     };
     let drain = Drain {
         under_way,

@@ -158,6 +158,58 @@ fn a_window_waits_until_all_users_are_there_or_tells_for_how_long_they_were_not(
     assert_eq!(told[1].1, 0);
 }
 
+/// A counter that each answer of the server's adds a microsecond to, and its address.
+fn booking(path: &std::path::Path) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let book = std::fs::File::create(path).unwrap();
+    let write = move |answers: u64| {
+        let line = format!("usage_usec {answers:012}\n");
+        std::os::unix::fs::FileExt::write_all_at(&book, line.as_bytes(), 0).unwrap();
+    };
+    write(0);
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for answers in 1.. {
+            if stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+                write(answers);
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                stream.write_all(answer).unwrap();
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn what_others_used_in_the_window_holds_nothing_of_its_lead_in() {
+    let path = std::env::temp_dir().join(format!("virtoll-booking-{}", std::process::id()));
+    let mut spec = spec(booking(&path), false, None);
+    spec.ask.keep_alive = true;
+    spec.threads = 1;
+    spec.lead_in_ns = 20_000_000;
+    spec.books = [("instance".into(), path.clone())].into();
+    spec.loop_ = Loop::Closed {
+        connections: 1,
+        requests: Some(200),
+        time_limit_ns: 60 * S,
+    };
+    let report = run(&spec).unwrap();
+    let used = serde_json::to_value(report.window.booked.unwrap()).unwrap();
+    let used_us = used["cpu_ns"]["instance"].as_u64().unwrap() / 1000;
+    let early = report.lead_in.unwrap().completed;
+    assert!(early > 0);
+    // Of the one connection's requests one may be under way at each look.
+    assert!(
+        (198..=201).contains(&used_us),
+        "{used_us} of 200, after {early}"
+    );
+    let at_ns = |name: &str| used[name].as_i64().unwrap();
+    assert!(at_ns("from_ns") >= report.window.start_ns);
+    assert!(at_ns("to_ns") >= report.window.end_ns);
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn a_window_begins_after_its_lead_in_and_counts_nothing_of_it_as_an_event() {
     let address = answering();

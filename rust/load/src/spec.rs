@@ -1,5 +1,6 @@
 //! What the controller asks for, as JSON on standard input. Times are nanoseconds.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
@@ -48,6 +49,9 @@ pub struct Spec<A> {
     pub lead_in_most_ns: i64,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
+    /// Whose CPU time is told, by name: a control group's `cpuacct.usage` or `cpu.stat` each.
+    #[serde(default)]
+    pub books: BTreeMap<String, PathBuf>,
     /// Where to write one record per request (see `log.rs`); none: nowhere.
     #[serde(default)]
     pub request_log: Option<PathBuf>,
@@ -360,6 +364,7 @@ mod tests {
                 lead_in_ns,
                 lead_in_most_ns,
                 timeout_ns,
+                books: BTreeMap::new(),
                 request_log: None,
                 log_limit,
             };

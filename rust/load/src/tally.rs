@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use virtoll_generator::books::Used;
 use virtoll_generator::sys::CpuTime;
 use virtoll_wire::hist::Histogram;
 
@@ -204,6 +205,8 @@ pub struct Tally {
     pub first_ns: Option<i64>,
     pub last_ns: Option<i64>,
     pub log: Log,
+    /// What others used within the window, as one of the threads found it.
+    pub used: Option<Used>,
 }
 
 impl Tally {
@@ -225,6 +228,7 @@ impl Tally {
             first_ns: None,
             last_ns: None,
             log: Log::new(log_limit),
+            used: None,
         }
     }
 
@@ -320,6 +324,7 @@ impl Tally {
         self.first_ns = [self.first_ns, other.first_ns].into_iter().flatten().min();
         self.last_ns = self.last_ns.max(other.last_ns);
         self.log.merge(other.log);
+        self.used = self.used.take().or(other.used);
     }
 }
 

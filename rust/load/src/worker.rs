@@ -24,6 +24,7 @@
 use std::io;
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::books::Books;
 use virtoll_generator::sys::{self, Address, CpuTime, Epoll};
 use virtoll_generator::{is_own_limit, Failed};
 
@@ -70,6 +71,8 @@ pub struct Worker<'a, D: Dialogue> {
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
+    /// What this thread looks at where the window begins and ends.
+    pub books: Books,
 }
 
 impl<'a, D: Dialogue> Worker<'a, D> {
@@ -110,6 +113,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             in_flight: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             tally: Tally::new(log_limit),
+            books: Books::default(),
         })
     }
 
@@ -122,10 +126,12 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         let mut next_tick_ns = now_ns + self.tick_ns;
         loop {
             if cpu_before.is_none() && now_ns >= self.supply.begin_ns() {
+                self.books.look();
                 cpu_before = Some(CpuTime::of_thread());
             }
             self.dispatch(now_ns)?;
             if cpu.is_none() && now_ns >= self.supply.until_ns() {
+                self.books.look();
                 cpu = Some(CpuTime::of_thread());
             }
             if now_ns >= self.end_ns || self.is_done() {
@@ -144,8 +150,12 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                 next_tick_ns = now_ns + self.tick_ns;
             }
         }
+        if cpu.is_none() {
+            self.books.look();
+        }
         let cpu = cpu.unwrap_or_else(CpuTime::of_thread);
         self.tally.window.cpu = cpu.since(cpu_before.unwrap_or(cpu));
+        self.tally.used = self.books.used();
         self.give_up(now_ns);
         Ok(self.tally)
     }

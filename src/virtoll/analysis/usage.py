@@ -33,16 +33,22 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     used_in = _of_served if tells else grown_in
-    by_window = [_seconds(used_in([each], outside.get(("instance", "cpu.usage_ns")))) for each in windows]
-    instance_s = total(by_window)
-    helpers_s = _seconds(used_in(windows, outside.get(("helpers", "cpu.usage_ns"))))
+    is_booked = any(_is_booked(each) for each in windows)
+
+    def cpu_s(source: str, of: Sequence[Window]) -> float | str:
+        series = outside.get((source, "cpu.usage_ns"))
+        return _seconds(total([_booked_in(each, source) for each in of]) if is_booked else used_in(of, series))
+
+    by_window = [cpu_s("instance", [each]) for each in windows]
+    instance_s, helpers_s = total(by_window), cpu_s("helpers", windows)
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1 and inside:
         seen = run.samples(trial.record.trial.id, "inside", INSIDE)
         inside_s = _seconds(grown_in(windows, seen.get(("inside", "cpu.usage_ns"))))
     done = sum(served) if tells else window.work
-    trial.put("cpu_s_per_1000", _per_unit(instance_s, done, unit, 1000))
-    if done <= 0 and not isinstance(instance_s, str) and measured.served_nothing:
+    worked = [each.work for each in windows] if is_booked or not tells else served
+    trial.put("cpu_s_per_1000", _per_unit(instance_s, sum(worked), unit, 1000))
+    if sum(worked) <= 0 and not isinstance(instance_s, str) and measured.served_nothing:
         trial.censored.add("cpu_s_per_1000")
     passed = others_beside(trial, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
     trial.put(PACKETS, _per_unit(passed, done, unit))
@@ -51,7 +57,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         trial.put(EXITS, _per_unit(exits, done, unit))
     if not isinstance(instance_s, str):
         used_s = [each for each in by_window if not isinstance(each, str)]
-        trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
+        trial.parts["cpu_s_per_1000"] = (used_s, worked)
     if inside:
         trial.put("cpu_s_per_1000_inside", _per_unit(inside_s, window.work, unit, 1000))
     if isinstance(helpers_s, str):
@@ -116,6 +122,24 @@ def _of_served(windows: Sequence[Window], series: Series | None) -> float | str:
             return "no sample lies before the window, or none after it"
         grown += int(series.value[after]) - int(series.value[before])
     return float(grown)
+
+
+def _is_booked(window: Window) -> bool:
+    """Whether it began amid its load, and whoever asked looked at its ends. Where it began with nothing under way, all
+    that was used is known, and for what.
+    """
+    return window.booked is not None and window.asked_ns is not None
+
+
+def _booked_in(window: Window, source: str) -> float | str:
+    """CPU time that a source used in the window, in ns, by what was booked between two looks right after its ends."""
+    booked = window.booked
+    if booked is None or source not in booked.cpu_ns:
+        return "the generator could not read what was booked of it"
+    apart_ns = max(booked.from_ns - window.start_ns, booked.to_ns - window.end_ns)
+    if apart_ns > NEAR * window.duration_ns:
+        return f"the generator looked at it {apart_ns / 1e6:.0f} ms after the window's begin or end"
+    return booked.cpu_ns[source] * window.duration_ns / (booked.to_ns - booked.from_ns)
 
 
 def _seconds(grown_ns: float | str) -> float | str:

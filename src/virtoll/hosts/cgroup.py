@@ -132,14 +132,23 @@ class Cgroup:
         """The file by which a process joins that is to be found here and not to be limited."""
         return (self.directory("freezer") / "cgroup.procs",) if "freezer" in self.hierarchies.mounts else self.procs[:1]
 
+    @property
+    def cpu_file(self) -> Path:
+        """What tells the CPU time that all in it and below has used: nanoseconds alone (version 1), or ``usage_usec``
+        among others. HostError where the kernel has no such controller.
+        """
+        if self.hierarchies.version == 2:
+            return self.directory("cpu") / "cpu.stat"
+        return self.directory("cpuacct") / "cpuacct.usage"
+
     def cpu_ns(self) -> int | None:
         """CPU time that all in it and below has used; None where the kernel does not tell."""
         try:
+            told = self.cpu_file.read_text(encoding="utf-8").split()
             if self.hierarchies.version == 2:
-                lines = (self.directory("cpu") / "cpu.stat").read_text(encoding="utf-8").split()
-                return int(lines[lines.index("usage_usec") + 1]) * 1000
-            return int((self.directory("cpuacct") / "cpuacct.usage").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+                return int(told[told.index("usage_usec") + 1]) * 1000
+            return int(told[0])
+        except (OSError, ValueError, IndexError):
             return None
 
     def held_bytes(self) -> int:

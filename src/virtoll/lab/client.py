@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ class Client:
     cpus: int  # how many CPUs the generator may use
     programs: Programs | None = None  # where a load's own programs run, if it has some
     is_seeded: bool = False  # the service, by an earlier trial of its deployment
+    # The counters of CPU time (`Cgroup.cpu_file`) of the instance that is asked, by source: a generator that can looks
+    # at them where its window begins and ends.
+    books: Mapping[str, Path] = field(default_factory=dict)
 
     def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
         """Send ``sent`` over the offer's transport, and read until ``most_bytes`` came, or the end (one datagram).

@@ -28,7 +28,7 @@ from virtoll.loads.base import (
 )
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.offers import Offer
-from virtoll.record.model import STARTING_MS, THERE_MS, Drain, Events, LogExtent, Window
+from virtoll.record.model import STARTING_MS, THERE_MS, Booked, Drain, Events, LogExtent, Window
 from virtoll.study.model import LONGEST_IN_TURN_NS
 from virtoll.units import within
 
@@ -227,7 +227,8 @@ class NativeSession(Session):
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_ins_ns)
         timeout_s = (max(lead_ins_ns) + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
-        measurement = measurement_of(self._told(spec, timeout_s), log, self.load.request, self.load.work_each)
+        report, looked = self._told(spec, timeout_s), bool(self.client.books)
+        measurement = measurement_of(report, log, self.load.request, self.load.work_each, looked=looked)
         if (pace_per_s := pace_of(measurement.window, self.load.work_each)) is not None:
             self._paces_per_s.setdefault(settings.connections, pace_per_s)
         return measurement
@@ -291,18 +292,20 @@ def driven(
         "lead_in_ns": lead_in_ns,
         "lead_in_most_ns": most_ns,
         "timeout_ns": settings.timeout_ns,
+        "books": {name: str(path) for name, path in client.books.items()},
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
     }
 
 
 def measurement_of(
-    report: dict[str, Any], log: Path | None, request: str = "request", work_each: int = 1
+    report: dict[str, Any], log: Path | None, request: str = "request", work_each: int = 1, *, looked: bool = False
 ) -> Measurement:
     """What the generator reports (rust/load/src/measure.rs), typed.
 
     ``work_each``: units of work in a request, of which ``request`` is the word. The window's work is in units; events,
-    counts, histograms and log are of requests, for those are what was asked for and answered one by one.
+    counts, histograms and log are of requests, for those are what was asked for and answered one by one. ``looked``: it
+    had books to look at.
     """
     drain, extent, window, lead_in = report["drain"], report["log"], report["window"], report["lead_in"]
     lateness = None if report["lateness"] is None else histogram(report["lateness"])
@@ -333,6 +336,13 @@ def measurement_of(
         counts=counts,
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
+        booked=_booked(window) if looked else None,
         begun_ns=report.get("begun_ns"),
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness, log))
+
+
+def _booked(window: dict[str, Any]) -> Booked:
+    if (told := window["booked"]) is None:
+        return Booked(from_ns=window["start_ns"], to_ns=window["end_ns"], cpu_ns={})
+    return Booked.model_validate(told)

@@ -142,6 +142,7 @@ def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: f
         counts={name: sum(window.counts[name] for window in windows) for name in names},
         events={unit: _events([window.events[unit] for window in windows]) for unit in units},
         cpu_ns=_known([window.cpu_ns for window in windows], sum),
+        booked=first.booked,
         at=intensity,
         begun_ns=_known([window.begun_ns for window in windows], max),
         parts=[

@@ -1,7 +1,7 @@
 """Who watches: what an instance uses, seen from outside and from inside."""
 
 from virtoll.monitor.meters import Row
-from virtoll.monitor.monitor import NOBODY, Monitor, Watched, host_agent_command, outside_sources
+from virtoll.monitor.monitor import NOBODY, Monitor, Watched, host_agent_command, outside_sources, own_groups
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "inside_sources",
     "network_source",
     "outside_sources",
+    "own_groups",
 ]

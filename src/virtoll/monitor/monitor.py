@@ -194,6 +194,16 @@ def host_agent_command() -> list[str]:
     return ["sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" serve', str(binary("virtoll-agent"))]
 
 
+def own_groups(instance: Instance) -> dict[str, str]:
+    """The control groups of an instance and its parts, by source; without the instance where a meter tells what it
+    uses, none of one that is elsewhere.
+    """
+    if is_elsewhere(instance):
+        return {}
+    accounting = instance.accounting
+    return {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
+
+
 def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accounting] = NOBODY) -> list[Source]:
     """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself; and
     who is ``beside`` it, by control group.
@@ -203,17 +213,14 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     The instance's network is what passes the SUT namespace's links, to generators and origin: the same place for
     every platform and network mode, host's too. Of one that is elsewhere nothing is seen, and so nothing is told.
     """
-    own: dict[str, str] = {}
     sources: list[Source] = []
     if not is_elsewhere(instance):
-        accounting = instance.accounting
-        own = {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
         sources = [
             network_source("instance", (*lab.generator_devices, "org0")),
-            *(Source(f"instance.{name}", "integer", str(path)) for name, path in accounting.counters.items()),
+            *(Source(f"instance.{name}", "integer", str(path)) for name, path in instance.accounting.counters.items()),
         ]
     groups = {
-        **own,
+        **own_groups(instance),
         **{name: each.cgroup for name, each in beside.items() if each.meter is None},
         "generator": f"{lab.cgroup}/generator",
         "origin": f"{lab.cgroup}/{ORIGIN}",

@@ -237,6 +237,16 @@ class Events(_Record):
         return failed / total if total else None
 
 
+class Booked(_Record):
+    """CPU time that the kernel booked of the instance's control groups between two looks of whoever asked: right after
+    a window's begin, and right after its end.
+    """
+
+    from_ns: int
+    to_ns: int
+    cpu_ns: dict[str, int]  # by source: "instance", "helpers"; {}: it could not be read
+
+
 class Window(_Record):
     """A stretch in which an instrument measured. Rate and costs are those of the window alone.
 
@@ -264,6 +274,7 @@ class Window(_Record):
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"
     cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
     cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
+    booked: Booked | None = None  # None: the instrument does not look, or there is nothing to look at
     at: float | None = None  # the level, where several were tried: users, or requests per second
     begun_ns: int | None = None  # when it really began, where a start was agreed on; None: there was none, or not told
     parts: list[GeneratorPart] = []  # of each of several generators: the window is their sum; []: there was one

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import Problem, StudyError
@@ -16,6 +17,7 @@ from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, reshaped
 from virtoll.lab.wiring import confinements_of_several, generator_confinement
+from virtoll.monitor import own_groups
 from virtoll.networks.base import Attachment, network_modes
 from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
@@ -116,7 +118,8 @@ class Deployer:
         directory = self.lab.directory / name / trial
         directory.mkdir(exist_ok=True)
         confinement = generator_confinement(self.lab, outside=of is not None and is_elsewhere(of))
-        return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus))
+        books = {} if of is None else _books(of)
+        return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus), books=books)
 
     def places(self, client: Client, generators: int) -> list[Client]:
         """The places of several generators, of which ``client`` would be the one that has all CPUs."""
@@ -125,7 +128,8 @@ class Deployer:
             directory = client.directory / f"generator-{number}"
             directory.mkdir(exist_ok=True)
             cpus = len(confinement.cpus or ())
-            clients.append(replace(client, confinement=confinement, directory=directory, cpus=cpus))
+            books = client.books if number == 1 else {}  # one that looks is enough
+            clients.append(replace(client, confinement=confinement, directory=directory, cpus=cpus, books=books))
         return clients
 
     @contextmanager
@@ -161,6 +165,14 @@ class Deployer:
         if shared not in self._open:
             self.sessions.enter_context(platform.session(self.lab, image))
             self._open.add(shared)
+
+
+def _books(instance: Instance) -> dict[str, Path]:
+    """See `Client.books`: of all of it, and of its platform's helpers where these are told apart."""
+    groups, machine = own_groups(instance), hierarchies()
+    if "instance" not in groups or (machine.version == 1 and "cpuacct" not in machine.mounts):
+        return {}
+    return {name: Cgroup(groups[name], machine).cpu_file for name in ("instance", "helpers") if name in groups}
 
 
 def slices_problem(arm: Arm) -> str:
