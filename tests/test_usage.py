@@ -89,15 +89,27 @@ def test_of_a_window_that_began_with_nothing_under_way_all_is_known_by_the_monit
 
 
 def test_what_is_booked_is_taken_for_the_windows_length() -> None:
-    assert noted(window(S, booked(S, cpu_ms=55, late_ms=10))).values["cpu_s_per_1000"] == pytest.approx(0.5)
-    trial = noted(window(S, booked(S, cpu_ms=60, late_ms=11)))
-    assert trial.missing["cpu_s_per_1000"] == "the generator looked at it 11 ms after the window's begin or end"
-    late = replace_from(booked(S), 12)
-    assert "12 ms after" in noted(window(S, late)).missing["cpu_s_per_1000"]
+    """Of a service that is under load until the look; one that idles before it has used nothing more."""
+    until_ns = S + 115 * MS
+    loaded = window(S, booked(S, cpu_ms=55, late_ms=10)).model_copy(update={"until_ns": until_ns})
+    assert noted(loaded).values["cpu_s_per_1000"] == pytest.approx(0.5)
+    idle = window(S, booked(S, cpu_ms=50, late_ms=10))
+    assert noted(idle).values["cpu_s_per_1000"] == pytest.approx(0.5)
+    begun = booked(S).model_copy(update={"from_ns": S + 5 * MS, "cpu_ns": {"instance": 95 * MS // 2}})
+    assert noted(window(S, begun)).values["cpu_s_per_1000"] == pytest.approx(0.5)
 
 
-def replace_from(seen: Booked, late_ms: int) -> Booked:
-    return seen.model_copy(update={"from_ns": seen.from_ns + late_ms * MS})
+def test_looks_that_are_late_by_a_tenth_of_all_windows_tell_nothing() -> None:
+    """One that is late by more does no harm among many."""
+    late = booked(S).model_copy(update={"from_ns": S + 12 * MS, "cpu_ns": {"instance": 44 * MS}})
+    others = [window(n * S, booked(n * S)) for n in range(2, 10)]
+    assert noted(window(S, late), *others).values["cpu_s_per_1000"] == pytest.approx(0.5)
+    told = noted(window(S, late)).missing["cpu_s_per_1000"]
+    assert told == "the generator looked at it 12 ms late in a window of 100 ms"
+    early = booked(S).model_copy(update={"to_ns": S + 88 * MS})
+    assert "12 ms late" in noted(window(S, early)).missing["cpu_s_per_1000"]
+    over = booked(S).model_copy(update={"from_ns": S + 51 * MS})
+    assert "half of a window was over" in noted(window(S, over), *others).missing["cpu_s_per_1000"]
 
 
 def test_what_could_not_be_read_once_is_missing_and_not_told_by_another_measure() -> None:
@@ -111,6 +123,8 @@ def test_helpers_are_a_share_of_the_same_looks() -> None:
     trial = noted(*(window(n * S, booked(n * S, helpers=5 * MS)) for n in (1, 2)))
     assert trial.values["helpers_percent"] == pytest.approx(10)
     assert "cannot be told" in noted(window(S, booked(S))).missing["helpers_percent"]
+    gone = Booked(from_ns=S, to_ns=S + 100 * MS, cpu_ns={})
+    assert noted(window(S, gone)).missing["helpers_percent"] == "the instance's CPU time is not known"
 
 
 def test_an_arm_that_served_nothing_is_censored_as_before() -> None:
@@ -122,7 +136,8 @@ def test_an_arm_that_served_nothing_is_censored_as_before() -> None:
 def test_the_generator_looks_right_after_both_ends(client: Client, server: MisbehavingServer, tmp_path: Path) -> None:
     book = tmp_path / "cpuacct.usage"
     book.write_text("1000\n")
-    load = HttpLoad(HttpSettings(object_bytes=len(BODY), connections=2, warm_up_ns=S // 20, log_requests=False))
+    asked: dict[str, Any] = {"connections": 2, "time_limit_ns": S // 10, "warm_up_ns": S // 20, "log_requests": False}
+    load = HttpLoad(HttpSettings(object_bytes=len(BODY), **asked))
     for path, told in ((book, {"instance": 0}), (tmp_path / "gone", {})):
         with load.session(replace(client, books={"instance": path}), server.offer) as session:
             session.warm_up()
@@ -132,8 +147,11 @@ def test_the_generator_looks_right_after_both_ends(client: Client, server: Misbe
         assert measured.booked.cpu_ns == told
         assert measured.start_ns <= measured.booked.from_ns <= measured.booked.to_ns
         assert measured.end_ns <= measured.booked.to_ns
-    with load.session(client, server.offer) as session:
-        assert session.measure(duration_ns=S // 10).window.booked is None
+    books = {"instance": book}
+    for told_where, settings in (({}, load.settings), (books, replace(load.settings, requests=20))):
+        with HttpLoad(settings).session(replace(client, books=told_where), server.offer) as session:
+            session.warm_up()
+            assert session.measure().window.booked is None
 
 
 @pytest.mark.parametrize(("version", "file"), [(1, "cpu/vt/1/i/cpuacct.usage"), (2, "vt/1/i/cpu.stat")])

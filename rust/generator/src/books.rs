@@ -49,8 +49,12 @@ impl Books {
         }
     }
 
+    pub fn are_kept(&self) -> bool {
+        !self.counters.is_empty()
+    }
+
     pub fn look(&mut self) {
-        if !self.counters.is_empty() {
+        if self.are_kept() {
             let at_ns = sys::now_ns();
             let used_ns = self.counters.iter().map(|(_, file)| used_ns(file));
             self.looks.push(Look {

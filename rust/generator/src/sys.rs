@@ -293,6 +293,21 @@ pub fn discard(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
     })
 }
 
+/// Wait until there is something to read, or the end, for at most `time_ns`; whether there is. A signal ends it, too.
+pub fn readable_within(fd: &OwnedFd, time_ns: i64) -> bool {
+    let time = libc::timespec {
+        tv_sec: time_ns.max(0) / 1_000_000_000,
+        tv_nsec: time_ns.max(0) % 1_000_000_000,
+    };
+    let mut asked = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads a valid timespec and writes to the one pollfd.
+    unsafe { libc::ppoll(&mut asked, 1, &time, std::ptr::null()) > 0 }
+}
+
 /// An epoll instance. Descriptors leave it when they are closed.
 pub struct Epoll(OwnedFd);
 

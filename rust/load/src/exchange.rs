@@ -122,10 +122,12 @@ impl<D: Dialogue> Worker<'_, D> {
         Ok(())
     }
 
-    /// Without epoll: the next step of the only connection, which blocks for at most a tick.
+    /// Without epoll: the next step of the only connection, which blocks for at most a tick, and not beyond a look.
     pub(super) fn wait_alone(&mut self) -> Result<(), Failed> {
-        match self.slots[0].phase {
-            Phase::Unsent => self.send(0, true),
+        let left_ns = self.look_ns - self.seen_ns;
+        match (self.slots[0].phase, &self.slots[0].fd) {
+            (Phase::Unsent, _) => self.send(0, true),
+            (_, Some(fd)) if left_ns < self.tick_ns && !sys::readable_within(fd, left_ns) => Ok(()),
             _ => self.advance(0, 0, 0),
         }
     }

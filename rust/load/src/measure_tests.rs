@@ -211,6 +211,32 @@ fn what_others_used_in_the_window_holds_nothing_of_its_lead_in() {
 }
 
 #[test]
+fn whoever_looks_is_there_at_the_windows_end_however_little_it_has_to_ask() {
+    let path = std::env::temp_dir().join(format!("virtoll-idle-{}", std::process::id()));
+    std::fs::write(&path, "1000\n").unwrap();
+    for rate_per_s in [1.0, 100.0] {
+        let mut spec = spec(answering(), true, None);
+        spec.ask.keep_alive = true;
+        spec.lead_in_ns = 20_000_000;
+        spec.books = [("instance".into(), path.clone())].into();
+        if let Loop::Open {
+            rate_per_s: rate,
+            duration_ns,
+            ..
+        } = &mut spec.loop_
+        {
+            (*rate, *duration_ns) = (rate_per_s, 50_000_000);
+        }
+        let window = run(&spec).unwrap().window;
+        let used = serde_json::to_value(window.booked.unwrap()).unwrap();
+        assert!(used["from_ns"].as_i64().unwrap() >= window.start_ns);
+        assert!(used["to_ns"].as_i64().unwrap() >= window.end_ns);
+        assert_eq!(used["cpu_ns"]["instance"], 0);
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn a_window_begins_after_its_lead_in_and_counts_nothing_of_it_as_an_event() {
     let address = answering();
     for open in [false, true] {

@@ -71,8 +71,9 @@ pub struct Worker<'a, D: Dialogue> {
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
-    /// What this thread looks at where the window begins and ends.
+    /// What this thread looks at where the window begins and ends, and when it does so next.
     pub books: Books,
+    look_ns: i64,
 }
 
 impl<'a, D: Dialogue> Worker<'a, D> {
@@ -114,6 +115,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             tally: Tally::new(log_limit),
             books: Books::default(),
+            look_ns: i64::MAX,
         })
     }
 
@@ -134,15 +136,23 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                 self.books.look();
                 cpu = Some(CpuTime::of_thread());
             }
-            if now_ns >= self.end_ns || self.is_done() {
+            // Who looks at the window's end is there until then.
+            let is_wanted = self.books.are_kept() && cpu.is_none();
+            if now_ns >= self.end_ns || (self.is_done() && !is_wanted) {
                 break;
             }
             let mut wake_ns = self.wake_ns(next_tick_ns);
-            if cpu_before.is_none() {
-                wake_ns = wake_ns.min(self.supply.begin_ns());
-            } else if cpu.is_none() {
-                wake_ns = wake_ns.min(self.supply.until_ns());
-            }
+            let look_ns = match (cpu_before, cpu) {
+                (None, _) => self.supply.begin_ns(),
+                (_, None) => self.supply.until_ns(),
+                _ => i64::MAX,
+            };
+            wake_ns = wake_ns.min(look_ns);
+            self.look_ns = if self.books.are_kept() {
+                look_ns
+            } else {
+                i64::MAX
+            };
             self.serve(&mut events, wake_ns)?;
             now_ns = self.look();
             if now_ns >= next_tick_ns {

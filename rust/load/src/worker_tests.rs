@@ -202,6 +202,28 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     assert!(worker.slots[0].fd.is_none());
 }
 
+#[test]
+fn who_is_alone_does_not_sleep_beyond_a_look() {
+    let listener = listener();
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 100 * MS)));
+    let mut worker = worker(&listener);
+    worker.supply = Supply::closed(budget);
+    worker.alone = true;
+    worker.tick_ns = 86_400_000 * MS;
+    worker.dispatch(0).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    for look_ns in [5 * MS, 0, -MS] {
+        worker.look_ns = look_ns;
+        worker.wait_alone().unwrap();
+        assert_eq!(worker.in_flight, 1, "nothing has come");
+    }
+    answer(&mut server);
+    worker.look_ns = 86_000_000 * MS;
+    the_clock_says(&[200]);
+    worker.wait_alone().unwrap();
+    assert_eq!((worker.in_flight, worker.tally.completed), (0, 1));
+}
+
 /// Of three users' time what is told as missing, where so many requests of others were answered by 40 ms.
 fn missing_ms(answers: u64) -> [i64; 2] {
     let listener = listener();

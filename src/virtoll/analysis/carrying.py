@@ -77,8 +77,8 @@ def _at_its_knee(cell: TrialMetrics, matrix: Matrix) -> Deployment:
 
 
 def _cpus(cell: TrialMetrics, windows: Sequence[Window]) -> float | None:
-    """CPUs used in windows: by what a unit of work took, and how many were done a second. (What is known is the CPU
-    time of all that was asked for in a window, some of it answered after its end.) None where it was not sampled.
+    """CPUs used in windows: by what a unit of work took, and how many were done a second. (What is known may be the
+    CPU time of all that was asked for in a window, some of it answered after its end.) None where it is not known.
     """
     used_s, served = cell.parts.get("cpu_s_per_1000", ((), ()))
     seconds = sum(window.duration_ns for window in windows) / 1e9

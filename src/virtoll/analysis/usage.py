@@ -35,12 +35,13 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
     used_in = _of_served if tells else grown_in
     is_booked = any(_is_booked(each) for each in windows)
 
-    def cpu_s(source: str, of: Sequence[Window]) -> float | str:
+    def cpu_s(source: str) -> list[float | str]:
         series = outside.get((source, "cpu.usage_ns"))
-        return _seconds(total([_booked_in(each, source) for each in of]) if is_booked else used_in(of, series))
+        used_ns = _booked_in(windows, source) if is_booked else [used_in([each], series) for each in windows]
+        return [_seconds(each) for each in used_ns]
 
-    by_window = [cpu_s("instance", [each]) for each in windows]
-    instance_s, helpers_s = total(by_window), cpu_s("helpers", windows)
+    by_window = cpu_s("instance")
+    instance_s, helpers_s = total(by_window), total(cpu_s("helpers"))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1 and inside:
         seen = run.samples(trial.record.trial.id, "inside", INSIDE)
@@ -60,10 +61,10 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         trial.parts["cpu_s_per_1000"] = (used_s, worked)
     if inside:
         trial.put("cpu_s_per_1000_inside", _per_unit(inside_s, window.work, unit, 1000))
-    if isinstance(helpers_s, str):
-        trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
-    elif isinstance(instance_s, str) or instance_s == 0:
+    if isinstance(instance_s, str) or instance_s == 0:
         trial.put("helpers_percent", "the instance's CPU time is not known")
+    elif isinstance(helpers_s, str):
+        trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     else:
         trial.put("helpers_percent", helpers_s / instance_s * 100)
     if memory:
@@ -131,15 +132,31 @@ def _is_booked(window: Window) -> bool:
     return window.booked is not None and window.asked_ns is not None
 
 
-def _booked_in(window: Window, source: str) -> float | str:
-    """CPU time that a source used in the window, in ns, by what was booked between two looks right after its ends."""
-    booked = window.booked
-    if booked is None or source not in booked.cpu_ns:
-        return "the generator could not read what was booked of it"
-    apart_ns = max(booked.from_ns - window.start_ns, booked.to_ns - window.end_ns)
-    if apart_ns > NEAR * window.duration_ns:
-        return f"the generator looked at it {apart_ns / 1e6:.0f} ms after the window's begin or end"
-    return booked.cpu_ns[source] * window.duration_ns / (booked.to_ns - booked.from_ns)
+def _booked_in(windows: Sequence[Window], source: str) -> list[float | str]:
+    """CPU time that a source used in each window, in ns, by what was booked between two looks right after its ends; or
+    why that is not known of any.
+
+    It is taken for the window's length, without what of it the service idled through: when nothing was under way any
+    more, and the look at the end was yet to come.
+    """
+    used_ns: list[float | str] = []
+    late_ns = 0
+    for window in windows:
+        booked = window.booked
+        if booked is None or source not in booked.cpu_ns:
+            return ["the generator could not read what was booked of it"]
+        to_ns = min(booked.to_ns, max(window.end_ns, window.until_ns or booked.to_ns))
+        late_ns += abs(booked.from_ns - window.start_ns) + abs(to_ns - window.end_ns)
+        if 2 * (to_ns - booked.from_ns) < window.duration_ns:
+            return ["the generator looked at it when half of a window was over"]
+        used_ns.append(booked.cpu_ns[source] * window.duration_ns / (to_ns - booked.from_ns))
+    length_ns = sum(window.duration_ns for window in windows)
+    if late_ns > NEAR * length_ns:
+        each_ms = late_ns / len(windows) / 1e6
+        return [
+            f"the generator looked at it {each_ms:.0f} ms late in a window of {length_ns / len(windows) / 1e6:.0f} ms"
+        ]
+    return used_ns
 
 
 def _seconds(grown_ns: float | str) -> float | str:

@@ -227,7 +227,7 @@ class NativeSession(Session):
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns, lead_ins_ns)
         timeout_s = (max(lead_ins_ns) + settings.time_limit_ns + settings.timeout_ns) / 1e9 + ahead_s(start_ns)
-        report, looked = self._told(spec, timeout_s), bool(self.client.books)
+        report, looked = self._told(spec, timeout_s), bool(spec["books"])
         measurement = measurement_of(report, log, self.load.request, self.load.work_each, looked=looked)
         if (pace_per_s := pace_of(measurement.window, self.load.work_each)) is not None:
             self._paces_per_s.setdefault(settings.connections, pace_per_s)
@@ -292,7 +292,8 @@ def driven(
         "lead_in_ns": lead_in_ns,
         "lead_in_most_ns": most_ns,
         "timeout_ns": settings.timeout_ns,
-        "books": {name: str(path) for name, path in client.books.items()},
+        # A window that a number of requests ends is over before anybody knows.
+        "books": {} if settings.most_requests else {name: str(path) for name, path in client.books.items()},
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
     }

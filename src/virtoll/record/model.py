@@ -238,13 +238,13 @@ class Events(_Record):
 
 
 class Booked(_Record):
-    """CPU time that the kernel booked of the instance's control groups between two looks of whoever asked: right after
-    a window's begin, and right after its end.
+    """CPU time that the kernel booked of the instance's control groups between two looks of whoever asked (of several
+    generators the first): right after a window's begin, and right after its end.
     """
 
     from_ns: int
     to_ns: int
-    cpu_ns: dict[str, int]  # by source: "instance", "helpers"; {}: it could not be read
+    cpu_ns: dict[str, int]  # by source: "instance", "helpers"; {}: it could not be read, and the times are the window's
 
 
 class Window(_Record):

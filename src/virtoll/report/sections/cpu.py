@@ -41,7 +41,7 @@ class Cpu(Section):
 
 _COUNTED = (
     "**Cost is counted from outside.** CPU and memory are those of everything the instance needs on the host (helper "
-    "threads, QEMU, UML, proxies), by its control groups, interpolated to the window's ends."
+    "threads, QEMU, UML, proxies), by its control groups, between a window's ends (METHODOLOGY, Cost)."
 )
 
 
