@@ -12,11 +12,12 @@ import pytest
 import contract
 from test_platforms_vms import KERNEL, TAP, monitor_pid
 from virtoll.agent import Samples
-from virtoll.errors import PlatformError
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
 from virtoll.monitor import Monitor, monitor
-from virtoll.platforms import huge_pages, qemu_settings
+from virtoll.platforms import qemu_settings
 from virtoll.platforms.base import Accounting, Used
 from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_settings import QemuSettings
@@ -24,12 +25,17 @@ from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.probes import idle
 from virtoll.probes.base import ProbeError
 from virtoll.probes.density import Density, DensitySettings
+from virtoll.run.groups import Room
+from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
+from virtoll.study.limits import Limits
 from virtoll.trial import audit, limits
 from virtoll.trial.watchdog import State, look
 
-MIB = 1024**2
+MIB, GIB = 1024**2, 1024**3
 _POOL = (
-    "MemTotal: 9 kB\nHugePages_Total: {total}\nHugePages_Free: {free}\nHugePages_Rsvd: {rsvd}\nHugepagesize: 2048 kB\n"
+    "MemTotal: 9 kB\nMemAvailable: 1048576 kB\nHugePages_Total: {total}\nHugePages_Free: {free}\n"
+    "HugePages_Rsvd: {rsvd}\nHugepagesize: 2048 kB\n"
 )
 _PLAIN = "cgroup /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 
@@ -42,7 +48,7 @@ class _Machine(LocalHost):
         self._files = {"/proc/meminfo": _POOL.format(total=total, free=free, rsvd=rsvd), "/proc/mounts": mounts}
 
     def read(self, path: Path) -> bytes:
-        return self._files[str(path)].encode()
+        return self._files[str(path)].encode() if str(path) in self._files else super().read(path)
 
 
 def test_a_machine_without_them_is_told_beforehand() -> None:
@@ -63,12 +69,56 @@ def test_a_machine_that_books_them_is_refused() -> None:
 
 def test_a_pool_that_is_too_small_is_told_with_what_would_do() -> None:
     """What others have been promised is not free."""
-    huge_pages.expect(_Machine(total=200, free=130, rsvd=2), 256 * MIB)
-    with pytest.raises(PlatformError, match="takes 128 huge pages, and 127 are free") as refused:
-        huge_pages.expect(_Machine(total=200, free=130, rsvd=3), 256 * MIB)
-    assert "sysctl vm.nr_hugepages=201" in str(refused.value)
-    with pytest.raises(PlatformError, match="no whole number of huge pages of 2097152 B"):
-        huge_pages.expect(_Machine(total=200, free=200), 255 * MIB)
+    assert _lacking(_Machine(total=200, free=130, rsvd=2), 256 * MIB) == []
+    (problem,) = _lacking(_Machine(total=200, free=130, rsvd=3), 256 * MIB)
+    assert problem.what == "the guest's memory takes 128 huge pages, and 127 are free"
+    assert "sysctl vm.nr_hugepages=201" in problem.remedy
+    (problem,) = _lacking(_Machine(total=200, free=200), 255 * MIB)
+    assert problem.what.endswith("are no whole number of huge pages of 2097152 B")
+    assert _lacking(_Machine(), 255 * MIB, huge_pages=False) == []
+
+
+_STUDY = """
+name = "pages"
+question = "What do they cost?"
+design = "rotation"
+blocks = 4
+[service]
+name = "nginx"
+[load]
+name = "http"
+[limits]
+memory = "256 MiB"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "qemu-tcg"
+huge_pages = true
+optional = true
+"""
+
+
+def test_an_arm_that_the_pool_does_not_hold_is_left_out_and_none_takes_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
+    study = read_study(_STUDY, "pages.toml", catalogue())
+    arms, skipped = Stage(study, _Machine(total=127, free=127)).offered("pages.toml", tries=False)
+    assert [arm.platform for arm in arms] == ["native", "native"]
+    assert "takes 128 huge pages, and 127 are free" in skipped[0].reason
+    arms, skipped = Stage(study, _Machine(total=128, free=128)).offered("pages.toml", tries=False)
+    assert ([arm.platform for arm in arms], skipped) == (["native", "native", "qemu-tcg"], [])
+    room = Room(GIB, 256 * MIB)  # two natives, and one on which the limits are proved; the guest's own is elsewhere
+    assert room.lacks(arms) == ""
+    assert room.lacks([*arms[:2], arms[2].model_copy(update={"settings": {}})]) != ""
+    required = read_study(_STUDY.replace("optional = true\n", ""), "pages.toml", catalogue())
+    with pytest.raises(StudyError, match="127 are free"):
+        Stage(required, _Machine(total=127, free=127)).offered("pages.toml", tries=False)
+
+
+def _lacking(machine: _Machine, memory_bytes: int, *, huge_pages: bool = True) -> list[Problem]:
+    platform = QemuTcg(QemuSettings(huge_pages=huge_pages))
+    return platform.lacks(machine, Limits(vcpus=1, memory_bytes=memory_bytes))
 
 
 @pytest.mark.parametrize("machine", ["pc", "q35", "microvm"])
@@ -139,10 +189,8 @@ def test_a_guest_in_huge_pages_holds_them_and_is_told_to(lab: Lab) -> None:
     platform = QemuTcg(QemuSettings(huge_pages=True))
     contract.skip_unless_ready(platform)
     memory_bytes = contract.LIMITS.memory_bytes
-    try:
-        huge_pages.expect(lab.host, memory_bytes)
-    except PlatformError as error:
-        pytest.skip(str(error))
+    for problem in platform.lacks(lab.host, contract.LIMITS):
+        pytest.skip(str(problem))
     image = contract.image()
     platform.prepare(lab.host, image, contract.LIMITS, lambda _line: None)
     with Monitor.on_host(lab) as watching, contract.deployed(lab, image, platform) as instance:

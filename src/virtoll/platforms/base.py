@@ -143,6 +143,15 @@ class Platform(Part):
     def check(self, host: Host) -> list[Problem]:
         """What is missing on this host, why, and the remedy; empty when ready. Leaves no trace on the host."""
 
+    def lacks(self, host: Host, limits: Limits) -> list[Problem]:  # noqa: ARG002
+        """What an instance of these limits would not find on this host now; empty when it would find all."""
+        return []
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether an instance's memory is of a pool that nobody else takes of, and none of what is free."""
+        return False
+
     def untried(self, host: Host) -> str:  # noqa: ARG002
         """What `check` cannot tell before it was tried; "" where it has told all. Leaves no trace on the host."""
         return ""

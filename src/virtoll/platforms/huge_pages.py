@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from virtoll.errors import PlatformError, Problem
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 
 _MEMINFO, _MOUNTS = Path("/proc/meminfo"), Path("/proc/mounts")
@@ -28,25 +28,20 @@ def problem(host: Host) -> Problem | None:
     return None
 
 
-def expect(host: Host, memory_bytes: int) -> None:
-    """PlatformError unless so much memory is to be had now, in whole pages: QEMU would say less of what it lacks."""
-    pool = _pool(host)
+def lacking(host: Host, memory_bytes: int) -> Problem | None:
+    """Why a guest of so much memory cannot have it now, in whole pages: QEMU would say less of what it lacks."""
+    pool, where = _pool(host), f"{host.where}: {_MEMINFO}"
     size_bytes = pool.get("Hugepagesize", 0) * 1024
     if not size_bytes or memory_bytes % size_bytes:
-        raise PlatformError(
-            f"{memory_bytes} B are no whole number of huge pages of {size_bytes} B",
-            where=f"{host.where}: {_MEMINFO}",
-            remedy=f"choose such a [limits] memory; {_WITHOUT}",
-        )
+        what = f"{memory_bytes} B are no whole number of huge pages of {size_bytes} B"
+        return Problem(what, where, f"choose such a [limits] memory; {_WITHOUT}")
     wanted = memory_bytes // size_bytes
     free = pool.get("HugePages_Free", 0) - pool.get("HugePages_Rsvd", 0)
-    if free < wanted:
-        total = pool.get("HugePages_Total", 0) + wanted - free
-        raise PlatformError(
-            f"the guest's memory takes {wanted} huge pages, and {free} are free",
-            where=f"{host.where}: {_MEMINFO}",
-            remedy=f"sysctl vm.nr_hugepages={total} (soon after a boot: later, memory may be too scattered)",
-        )
+    if free >= wanted:
+        return None
+    total = pool.get("HugePages_Total", 0) + wanted - free
+    remedy = f"sysctl vm.nr_hugepages={total} (soon after a boot: later, memory may be too scattered)"
+    return Problem(f"the guest's memory takes {wanted} huge pages, and {free} are free", where, remedy)
 
 
 def _pool(host: Host) -> dict[str, int]:

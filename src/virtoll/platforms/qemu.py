@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -55,11 +55,15 @@ class Qemu(Booted):
         """What anybody needs who boots a kernel, and what the settings ask for."""
         return super().check(host) or list(problems(host, self.settings, self.name))
 
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """The guest's kernel and its disk; and whether it would find the memory that its settings ask for."""
-        if self.settings.huge_pages:
-            huge_pages.expect(host, limits.memory_bytes)
-        super().prepare(host, image, limits, progress)
+    def lacks(self, host: Host, limits: Limits) -> list[Problem]:
+        """The memory that its settings ask for."""
+        problem = huge_pages.lacking(host, limits.memory_bytes) if self.settings.huge_pages else None
+        return [problem] if problem else []
+
+    @property
+    def is_pooled(self) -> bool:
+        """See `Platform.is_pooled`."""
+        return self.settings.huge_pages
 
     @contextmanager
     def deploy(
@@ -69,8 +73,8 @@ class Qemu(Booted):
         end: whether QEMU has done without something that it was told to use.
         """
         refuse_kind(self, attachment)
-        if self.settings.huge_pages:
-            huge_pages.expect(lab.host, limits.memory_bytes)
+        for problem in self.lacks(lab.host, limits):
+            raise PlatformError(problem.what, where=problem.where, remedy=problem.remedy)
         base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
         log = directory / "monitor.log"

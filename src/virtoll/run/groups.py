@@ -12,8 +12,8 @@ from pathlib import Path
 
 from virtoll.hosts.base import Host
 from virtoll.hosts.meminfo import meminfo_bytes
-from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm
+from virtoll.trial.deployer import make_platform
 from virtoll.trial.treatment import Treatment
 from virtoll.units import format_bytes
 
@@ -56,8 +56,10 @@ class Room:
         return divided(sizes, self.free_bytes - self.limit_bytes - native)
 
     def _size(self, arm: Arm) -> int:
-        platform = platforms()[arm.platform]
-        return 0 if platform.is_elsewhere else self.limit_bytes + platform.overhead_bytes
+        platform = make_platform(arm)
+        if platform.is_elsewhere:
+            return 0
+        return platform.overhead_bytes + (0 if platform.is_pooled else self.limit_bytes)
 
 
 def divided(sizes: Mapping[str, int], room: int) -> Groups:

@@ -78,6 +78,7 @@ class Stage:
                 or self._unsliced(arm)
                 or problems_elsewhere(self.study, self.asked, arm)
                 or readiness.problems(make_platform(arm), arm.network)
+                or self._short_of_memory(arm)
                 or self._unreachable(arm.network)
                 or crowded(self.study, arm, self.host)
             )
@@ -103,6 +104,12 @@ class Stage:
             return []
         what = f"{arm.platform} has no more than {most} CPU, and the study asks for {asked}"
         return [Problem(what, VCPUS, f"compare with {VCPUS} = {most}, or [[exclude]] what is more for it")]
+
+    def _short_of_memory(self, arm: Arm) -> list[Problem]:
+        """What instances of the study's limits would not find here now."""
+        platform, limits = make_platform(arm), dict.fromkeys(each.limits for each in self.asked)
+        found = (problem for each in limits for problem in platform.lacks(self.host, each))
+        return list(dict.fromkeys(found))
 
     def _unsliced(self, arm: Arm) -> list[Problem]:
         what = slices_problem(arm) if self._is_sliced else ""
