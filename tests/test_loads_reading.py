@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuzzing import JSON, ODD, edited, fuzzed
-from virtoll.loads.dnsperf import Dnsperf
+from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.pgbench import Pgbench
 from virtoll.loads.program import Figures
 from virtoll.loads.reading import Reading
@@ -137,9 +137,25 @@ def test_dnsperf() -> None:
     assert Dnsperf().figures(fixture("dnsperf_ok")) == Figures(
         work=32925,
         failed=0,
-        elapsed_s=2.001193,
+        elapsed_s=2 + 0.000797,
         values={"latency_mean_ms": 0.000797 * 1000, "latency_stddev_ms": 0.001843 * 1000},
     )
+
+
+def test_an_answer_that_came_late_does_not_make_dnsperfs_window_longer() -> None:
+    """Its run time goes on until then. In open loop all was due before; in closed loop one latency lies behind it."""
+    said = fixture("dnsperf_ok").replace("2.001193", "3.500000")
+    assert Dnsperf().figures(said).elapsed_s == pytest.approx(2 + 0.000797)
+    assert Dnsperf(DnsperfSettings(loop="open")).figures(said).elapsed_s == 2
+    unsaid = said.replace("[Status] Stopping", "[Status] stops")
+    assert Dnsperf().figures(unsaid).elapsed_s == 3.5
+
+
+def test_of_one_answer_dnsperf_tells_no_deviation() -> None:
+    said = fixture("dnsperf_ok").replace("32925", "1").replace("  Latency StdDev (s):   0.001843\n", "")
+    figures = Dnsperf().figures(said)
+    assert figures.work == 1
+    assert figures.values.keys() == {"latency_mean_ms"}
 
 
 def test_what_dnsperf_lost_and_what_was_answered_otherwise_than_asked_has_failed() -> None:

@@ -1,4 +1,10 @@
-"""wrk: closed loop by time, very fast; its numbers come from a Lua script of ours, exact instead of rounded."""
+"""wrk: closed loop by time, very fast; its numbers come from a Lua script of ours, exact instead of rounded.
+
+Its percentiles are none of its requests': before it tells any, it adds samples for what it holds that others would have
+asked meanwhile, one for each mean interval of a connection that a latency lasted beyond the first (wrk.c,
+stats_correct). Of 85,000 answers in 121 us and ten in 30 ms it would tell a 99th percentile of 19 ms. So they are
+quantities of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +17,13 @@ from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
+from virtoll.record.model import Quantity
 
 _COUNTS = ("duration_us", "requests", "connect", "read", "write", "status", "timeout")
-_PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
+_PERCENTILES = ("50", "90", "99")
+_QUANTITIES = {
+    f"corrected_p{p}_ms": Quantity(f"wrk: latency with its own correction, {p} %", "ms", "less") for p in _PERCENTILES
+}
 
 # wrk.path may be absolute: so a proxy is asked. done() runs once at the end, with times in microseconds.
 _SCRIPT = """wrk.path = "{path}"
@@ -39,6 +49,11 @@ class WrkLoad(HttpTool):
     summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """Its percentiles, as it corrects them."""
+        return _QUANTITIES
+
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does when the first connection is refused."""
         lua = client.directory / "wrk.lua"
@@ -58,8 +73,9 @@ def script(settings: ToolSettings, offer: Http) -> str:
 
 
 def command(settings: ToolSettings, cpus: int, offer: Http, lua: str) -> list[str]:
-    """wrk's command line; one thread a CPU, as far as there are connections for them."""
-    argv = ["wrk", "-t", str(max(1, min(cpus, settings.connections))), "-c", str(settings.connections)]
+    """wrk's command line; a thread a CPU, as far as each gets as many connections: it leaves out what is over."""
+    threads = max(number for number in range(1, max(1, cpus) + 1) if settings.connections % number == 0)
+    argv = ["wrk", "-t", str(threads), "-c", str(settings.connections)]
     argv += ["-d", f"{outside.whole_seconds(settings.time_limit_ns)}s"]
     argv += ["--timeout", f"{outside.whole_seconds(settings.timeout_ns)}s", "-s", lua]
     if not settings.keep_alive:
@@ -83,7 +99,7 @@ def parse(output: outside.Output) -> Measurement:
     wrong = {"status": values["status"], "timeout": values["timeout"]}
     offered = values["requests"] + sum(broken.values())
     completed = values["requests"] - sum(wrong.values())
-    percentiles = {key.replace(".", ""): value for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)}
-    nanoseconds = {key: value * 1000 for key, value in percentiles.items()}
-    asked = outside.events(offered, offered, completed, {**broken, **wrong}, nanoseconds)
-    return outside.measurement("wrk", output, duration_ns, asked)  # no bytes: with headers
+    corrected = {f"corrected_p{p}_ms": values[f"p{p}"] / 1000 for p in _PERCENTILES if f"p{p}" in values}
+    asked = outside.events(offered, offered, completed, {**broken, **wrong})
+    # No bytes: with headers.
+    return outside.measurement("wrk", output, duration_ns, asked, values=corrected if offered else {})

@@ -56,4 +56,6 @@ class RedisServer(Service):
 def configuration(settings: RedisSettings, port: int) -> str:
     """redis.conf."""
     lines = ["bind 0.0.0.0", f"port {port}", "protected-mode no", "daemonize no", 'save ""', "dir /var/lib/redis"]
+    # By itself it rewrites a log that has doubled: in windows of fast arms again and again, of slow ones never.
+    lines.append("auto-aof-rewrite-percentage 0")
     return "\n".join([*lines, _PERSISTENCE[settings.persistence], ""])

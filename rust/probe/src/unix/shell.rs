@@ -56,7 +56,7 @@ wrong=0
 for process in $started; do
     wait $process || wrong=$((wrong + 1))
 done
-exit $wrong
+[ $wrong -eq 0 ]
 "#;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
@@ -164,6 +164,9 @@ mod tests {
         scratch.write("several", SEVERAL).unwrap();
         assert_eq!(once(&scratch, 1, lines), Ok(None));
         assert!(once(&scratch, 2, lines + 1).unwrap().is_some());
+        scratch.write("script", "exit 1").unwrap();
+        let all = once(&scratch, 256, lines).unwrap();
+        assert!(all.is_some(), "an exit code has eight bits");
     }
 
     #[test]
