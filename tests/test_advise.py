@@ -9,7 +9,8 @@ import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -427,3 +428,38 @@ def test_a_platforms_name_from_a_run_is_no_command(made: Path) -> None:
     there = found.run.environment.model_copy(update={"skipped": [skipped.model_copy(update={"arm": arm})]})
     told = untold(advise([replace(found, run=replace(found.run, environment=there))], [], [], KNOWN))
     assert any(one.command == "virtoll run proxy --platforms 'kvm; reboot'" for one in told)
+
+
+# -- who is named --------------------------------------------------------------------------------------------
+
+
+def said_of(*places: Candidate) -> str:
+    """The answer of a run that compared throughput."""
+    part = SimpleNamespace(name="run", metric=RATE)
+    advice = SimpleNamespace(places=ranked([Candidate(NATIVE, tolls={"run": None}), *places]), parts=[part])
+    return answer(cast(Any, advice))
+
+
+def test_who_may_be_worse_than_those_behind_is_not_named_among_those_to_take() -> None:
+    """The wide one is known to 0.45 to 1.05: neither does the costly one come after it, nor it after that one."""
+    costly, wide = (
+        candidate("costly", run=toll(0.89, 0.90, 0.91)),
+        candidate("wide", run=toll(0.45, 0.7, 1.05, "unsure")),
+    )
+    said = said_of(candidate("alike", run=toll(0.985, 0.99, 0.995, "same")), costly, wide)
+    assert said.startswith("Take any of native+host and alike (0.99")
+    assert "costly comes after. wide (0.7" in said
+    assert said.endswith("may be better or worse than costly: that is not known.")
+    alone = said_of(costly, wide)
+    assert alone.startswith("Take native+host: it fits, and comes before costly. wide (0.7")
+
+
+def test_where_nobody_comes_before_all_each_is_told_by_whom_it_is_preceded() -> None:
+    one = candidate("one", x=toll(0.90, 0.92, 0.94))
+    other = candidate("other", y=toll(0.90, 0.92, 0.94))
+    behind = candidate("behind", x=toll(0.70, 0.72, 0.74))
+    last = candidate("last", y=toll(0.70, 0.72, 0.74))
+    parts = [SimpleNamespace(name=name, metric=RATE) for name in ("x", "y")]
+    advice = SimpleNamespace(places=ranked([one, other, behind, last]), parts=parts)
+    said = answer(cast(Any, advice))
+    assert said.endswith("; behind comes after one; last comes after other.")

@@ -415,10 +415,19 @@ def test_a_run_with_one_native_finds_larger_costs(right: Findings) -> None:
     in_groups = replace(right.run, plan=plan.model_copy(update={"trials": grouped}))
     noise, notes = found(right).noise[0], {"calibration": found(right).model_dump()}
     for matrix, run_of, natives in ((right.matrix, right.run, 2), (alone, right.run, 1), (right.matrix, in_groups, 1)):
-        cost = smallest_cost("more", noise.sd, 18, natives)
+        family = sum(arm.role == "treatment" for arm in matrix.arms)
+        cost = smallest_cost("more", noise.sd, 18, natives, family)
         assert cost is not None
+        assert family > 1
+        assert cost > (smallest_cost("more", noise.sd, 18, natives) or 0)
         said = promised(Findings(run_of, matrix, right.margin, ()), notes)
-        assert f"18 blocks find a cost of {share(cost)} nine times in ten" in said
+        assert f"18 blocks find a cost of {share(cost)} of one of {family} arms nine times in ten" in said
+
+
+def test_a_run_that_was_extended_is_not_promised_what_one_of_fixed_length_finds(right: Findings) -> None:
+    notes = {"calibration": found(right).model_dump()}
+    longer = replace(right.run, plan=right.run.plan.model_copy(update={"extended": (10,)}))
+    assert "nine times in ten" not in promised(Findings(longer, right.matrix, right.margin, ()), notes)
 
 
 def test_in_another_design_it_promises_less(right: Findings) -> None:

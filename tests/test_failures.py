@@ -293,8 +293,8 @@ def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
 @pytest.mark.parametrize("probe", ["round-trip", "connect", "unix-pipe", "disk-sync", "boot"])
 def test_a_probe_by_hand_is_valid(virtoll: Virtoll, probe: str) -> None:
     """With a server of its own inside, or without: the whole of a trial on native."""
-    # A disk that others use may sync twice as fast as when it was looked at, and then a window is too short.
-    brief = {"boot": [], "disk-sync": ["--work", "50"]}.get(probe, ["--time", "100ms"])
+    # So much of it, whatever time that takes: a machine that was slow when its pace was asked makes windows too short.
+    brief = [] if probe == "boot" else ["--work", "50"]
     done = virtoll.run("probe", probe, *brief, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [check for check in json.loads(done.stdout)["checks"] if check["passed"] is False] == []

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from synthetic import AGAIN, DOCKER, LXC, NATIVE, TRUTH, Recipe, write_run
+from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, UML, Recipe, write_run
 from test_exit_codes import code_of
 from test_foreign_runs import EVIL, Elements, changed, poisoned
-from virtoll.analysis.change_points import LEAST_PART, change_points, pettitt
+from virtoll.analysis.change_points import LEAST_PART, can_find, change_points, pettitt
 from virtoll.errors import StoreError, StudyError
 from virtoll.report import history_forms as forms
 from virtoll.report.history import History, history
@@ -76,6 +76,16 @@ def test_equal_runs_seldom_change_and_more_stretches_do_not_add_up() -> None:
     pages = sum(any(change_points(list(logs), 5) for logs in page) for page in series.reshape(30, 5, 12))
     assert alone <= 14  # of 150 at 5 %; the seed is fixed
     assert pages <= 4
+
+
+@pytest.mark.parametrize(
+    ("runs", "stretches", "found"), [(10, 1, True), (10, 6, False), (14, 6, True), (14, 200, False)]
+)
+def test_it_is_known_of_how_few_runs_no_change_can_be_shown(runs: int, stretches: int, found: bool) -> None:
+    assert can_find(runs, stretches) is found
+    clearest = [0.0, 0.001] * (runs // 4) + [0.0] * (runs // 2 - runs // 4 * 2)
+    logs = [*clearest, *(each + 1 for each in clearest)]
+    assert bool(change_points(logs, stretches)) is found
 
 
 def test_among_many_stretches_a_change_can_still_be_shown() -> None:
@@ -178,6 +188,30 @@ def test_changes_are_within_one_environment(tmp_path: Path) -> None:
     found = history(tmp_path)
     assert found.asked == 0
     assert forms.sentences(found)[1:] == ["No change is asked for: no arm has 10 runs of one study in one environment."]
+
+
+def test_stretches_that_are_too_short_for_so_many_are_told_apart(tmp_path: Path) -> None:
+    """Ten runs of six arms: docker is at a tenth from the sixth on, and no test could show it."""
+    slower = {**TRUTH, DOCKER.label: TRUTH[DOCKER.label] * 0.1}
+    recipe = replace(RECIPE, arms=(NATIVE, AGAIN, LXC, DOCKER, PUBLISHED, UML), blocks=2)
+    for number in range(10):
+        truth = slower if number >= 5 else TRUTH
+        begun(write_run(tmp_path / f"{number:02}", replace(recipe, seed=number + 1, truth=truth)), number)
+    found = history(tmp_path, ["rate_per_s", "generator_cpus", "total_time_s"])
+    assert found.blind == found.asked > 5
+    (_, said) = forms.sentences(found)
+    assert said == (
+        f"In {found.asked} of {found.asked} stretches of one environment no change could be shown yet: "
+        "they hold too few runs for so many at once."
+    )
+    assert forms.as_json(found)["stretches_too_short"] == found.asked
+
+
+def test_a_change_between_runs_that_are_all_alike_has_no_interval(told: History) -> None:
+    line = next(line for line in told.series[0].lines if line.arm.label == LXC.label)
+    (change,) = change_points([np.log(0.9)] * 6 + [np.log(0.8)] * 6)
+    words = forms.change_words(line, line.points[0], change)
+    assert "is worse by 11 % (runs that are all alike have no interval) from" in words
 
 
 def test_each_point_is_its_runs_own_toll(told: History) -> None:

@@ -68,12 +68,13 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
     )
 
 
-def smallest_cost(metric_better: str | None, sd: float, blocks: int, natives: int = 2) -> float | None:
+def smallest_cost(metric_better: str | None, sd: float, blocks: int, natives: int = 2, family: int = 1) -> float | None:
     """The smallest relative cost that so many blocks find with 90 % against so many natives in each, where the log
-    ratio of two equal arms scatters by ``sd``; None of one block, and where nothing scattered: a latency may lie in one
-    bucket of its histogram throughout, which says nothing of smaller differences.
+    ratio of two equal arms scatters by ``sd``, of an arm that is judged first of a ``family`` of so many (Holm). None
+    of one block, and where nothing scattered: a latency may lie in one bucket of its histogram throughout, which says
+    nothing of smaller differences.
     """
-    effect = smallest_effect(blocks, POWER)
+    effect = smallest_effect(blocks, POWER, (1 - LEVEL) / family)
     if effect is None or sd == 0:
         return None
     logs = effect * sd * math.sqrt((1 + 1 / natives) / 2)  # of 1 + 1 parts of the variance, 1 + 1 / natives are left

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -44,6 +45,15 @@ def change_points(logs: Sequence[float], stretches: int = 1) -> tuple[ChangePoin
         ChangePoint(at, found[at], _step(values[before:at], values[at:after]))
         for (before, at), (_, after) in pairwise(pairwise(ends))
     )
+
+
+@cache
+def can_find(runs: int, stretches: int) -> bool:
+    """Whether the clearest change that so many runs can have, of one level in the first half and another in the second,
+    is found where so many stretches are asked together.
+    """
+    clearest = np.repeat([0.0, 1.0], [runs // 2, runs - runs // 2])
+    return bool(_cuts(clearest, 0, max(1, stretches), np.random.default_rng(1)))
 
 
 def _cuts(values: Floats, offset: int, stretches: int, rng: np.random.Generator) -> list[tuple[int, float]]:

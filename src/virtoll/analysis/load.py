@@ -104,6 +104,7 @@ class Run:
     # numbers of the windows that are theirs.
     parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     is_kept: bool = False  # a copy that was kept small, and is not gone on with
+    pending: int = 0  # planned trials that are not there yet
 
     @cached_property
     def base(self) -> dict[str, Any]:
@@ -227,7 +228,9 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
             "This is a copy, kept small: it lacks what no figure is made of (kept.json), and is not gone on with. What "
             "is said of more blocks in this run holds of the one that it was made of."
         )
-    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept)
+    return Run(
+        directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept, pending=pending
+    )
 
 
 def _as_far_as(plan: Plan, block: int) -> Plan:

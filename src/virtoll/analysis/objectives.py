@@ -79,6 +79,16 @@ def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition)
         return Held(objective, "not measured", condition, why=why)
     if estimate.low is None or estimate.high is None:
         return _without_interval(matrix, objective, condition, estimate)
+    return _by_interval(objective, condition, estimate)
+
+
+def _by_interval(objective: Objective, condition: Condition, estimate: Estimate) -> Held:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    is_at_its_end = estimate.value == 0 or (objective.unit == "%" and estimate.value == 100)
+    if estimate.low == estimate.high and not is_at_its_end:
+        why = "all blocks say the same, which is no measure of chance"
+        return Held(objective, "cannot tell", condition, estimate, why, needed=estimate.n + 1)
     good, bad = (estimate.high, estimate.low) if objective.better == "less" else (estimate.low, estimate.high)
     if objective.is_met(good):
         return Held(objective, "met", condition, estimate)

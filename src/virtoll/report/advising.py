@@ -41,20 +41,43 @@ def as_text(advice: Advice) -> str:
 def answer(advice: Advice) -> str:
     """One sentence: whom to take, by which figures."""
     of = {standing: [p for p in advice.places if p.candidate.standing == standing] for standing in STANDINGS}
-    first = [place for place in of["fits"] if place.rank == 1]
-    later = [place.label for place in of["fits"] if place.rank > 1]
-    if len(first) == 1:
-        rest = f"it fits, and comes before {join(later)}" if later else "nothing else is shown to fit"
-        return f"Take {_with_figures(advice, first[0])}: {rest}."
-    if first:
-        named = join([_with_figures(advice, place) for place in first])
-        rest = f"; {join(later)} {'comes' if len(later) == 1 else 'come'} after" if later else ""
-        return f"Take any of {named}: they fit, and {_tie(first)}{rest}."
+    if of["fits"]:
+        return _of_fitting(advice, of["fits"])
     if of["open"]:
         named = join([_with_figures(advice, place) for place in of["open"]])
         return f"Nothing is shown to fit. Nothing speaks against {named}: below is what would tell."
     failing = "; ".join(f"{place.label} ({_failing(advice, place)})" for place in advice.places)
     return f"Nothing that was measured fits: {failing}."
+
+
+def _of_fitting(advice: Advice, places: Sequence[Ranked]) -> str:
+    """Whom of those that fit to take. Of one whose intervals are wide it may be known of nobody that he comes before
+    it, and of nobody that he comes after: it is not named among those to take.
+    """
+    first, later = ([place for place in places if (place.rank == 1) is is_first] for is_first in (True, False))
+    shown = [place for place in first if all(place.label in other.before for other in later)]
+    leading = shown or first
+    named = join([_with_figures(advice, place) for place in leading])
+    said = []
+    if len(leading) > 1:
+        said.append(f"Take any of {named}: they fit, and {_tie(leading)}{_after(leading, later)}.")
+    elif behind := [place.label for place in later if leading[0].label in place.before]:
+        said.append(f"Take {named}: it fits, and comes before {join(behind)}.")
+    else:
+        said.append(f"Take {named}: {'it fits' if later else 'nothing else is shown to fit'}.")
+    if unknown := [place for place in first if place not in leading]:
+        rest, names = join([_with_figures(advice, place) for place in unknown]), join([place.label for place in later])
+        said.append(f"{rest} may be better or worse than {names}: that is not known.")
+    return " ".join(said)
+
+
+def _after(leading: Sequence[Ranked], later: Sequence[Ranked]) -> str:
+    """Who is shown to come after whom: after all of them where nothing else is said."""
+    ahead = {other.label: [place.label for place in leading if place.label in other.before] for other in later}
+    if all(len(labels) == len(leading) for labels in ahead.values()):
+        one = len(later) == 1
+        return f"; {join(list(ahead))} {'comes' if one else 'come'} after" if later else ""
+    return "".join(f"; {label} comes after {join(labels)}" for label, labels in ahead.items() if labels)
 
 
 def _tie(places: Sequence[Ranked]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtoll.analysis.rules import AtAnyTime, Sequential, TwoStage
+from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
@@ -21,6 +21,12 @@ def told(findings: Findings) -> list[str]:
         return [
             f"Extended without a plan from {steps} to {plan.blocks} blocks: intervals hold at "
             "whatever moment one stops, and are some 1.7 times as wide as those of a run of planned length."
+        ]
+    if _is_cut_short(findings):
+        how = "" if findings.run.is_kept else f" {_goes_on(findings)}"
+        return [
+            "The run has not come to its planned end: if what it showed had a say in where it stopped, its intervals "
+            f"are too narrow.{how}"
         ]
     return []
 
@@ -78,7 +84,14 @@ def promise(findings: Findings) -> str:
         return _of_looks(rule.plan, len(findings.run.looks)) + _ABSOLUTE
     if isinstance(rule, TwoStage):
         return _OF_STAGES.format(pilot=rule.plan.pilot, width=percent(rule.plan.half_width * 100)) + _ABSOLUTE
-    return _AT_ANY_TIME + _ABSOLUTE if isinstance(rule, AtAnyTime) else _FIXED
+    if isinstance(rule, AtAnyTime):
+        return _AT_ANY_TIME + _ABSOLUTE
+    return _ENDED_EARLY if _is_cut_short(findings) else _FIXED
+
+
+def _is_cut_short(findings: Findings) -> bool:
+    """Whether blocks of a fixed number are still to come."""
+    return findings.rule is FIXED and findings.run.pending > 0
 
 
 def _of_looks(rule: Decide, taken: int) -> str:
@@ -112,5 +125,12 @@ _AT_ANY_TIME = (
 _FIXED = (
     "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
     "about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that promise.)"
+)
+_ENDED_EARLY = (
+    "**The number of blocks was fixed beforehand, and the run has not come to its end.** Where a budget or a fault "
+    "ended it, nothing that was found had a say in that, and of 100 of its intervals about 95 hold the truth. Where "
+    "somebody stopped it who liked what he saw, they are too narrow: of arms that equal native 14 in 100 are called "
+    "different by who stops at the first difference that 3 to 8 blocks show. (`--decide` and `--precision` let a run "
+    "end by what it finds, and keep the promise.)"
 )
 _ABSOLUTE = " Intervals of absolute values, which no word depends on, are plain ones."

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, change_points
+from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, can_find, change_points
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server
@@ -104,6 +104,7 @@ class History:
     series: tuple[Series, ...]
     left_out: tuple[tuple[Path, str], ...]  # runs that say nothing, and why
     asked: int = 0  # stretches of one environment that were long enough to look for changes in
+    blind: int = 0  # of these, where no change could have been found: they are too short for so many
     arms: tuple[Arm, ...] = field(default=())
 
     @property
@@ -138,10 +139,12 @@ def history(directory: Path, names: Sequence[str] = ()) -> History:
         raise StudyError([Problem(what, "--metrics", "trials.csv of a report names them: rate_per_s, latency_p99_ms")])
     groups = _groups(sorted(told, key=lambda run: (run.begun, str(run.directory))))
     environments = _environments(told)
-    stretches = sum(1 for group in groups for _ in _stretches(_points(group, environments)))
+    lengths = [len(mine) for group in groups for _, mine in _stretches(_points(group, environments))]
+    stretches = len(lengths)
+    blind = sum(not can_find(length, stretches) for length in lengths)
     series = tuple(_series(group, environments, stretches) for group in groups)
     arms = {arm.label: arm for run in told for arm in run.arms}
-    return History(directory, series, tuple(left_out), stretches, tuple(arms.values()))
+    return History(directory, series, tuple(left_out), stretches, blind, tuple(arms.values()))
 
 
 def run_directories(directory: Path) -> Iterator[Path]:

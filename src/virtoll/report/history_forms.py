@@ -18,6 +18,7 @@ from virtoll.analysis.verdicts import cost_percent, interval_words
 from virtoll.report import zabbix
 from virtoll.report.history import History, Line, Point, Series
 from virtoll.report.tables import no_formula
+from virtoll.units import percent
 
 _COLUMNS = {
     "study": pa.string(),
@@ -53,8 +54,17 @@ def sentences(told: History) -> list[str]:
     if changes:
         return [*said, *changes]
     if told.asked:
-        return [*said, f"No arm changes its level in any of {told.asked} stretches of one environment."]
+        return [*said, *_unchanged(told)]
     return [*said, f"No change is asked for: no arm has {LEAST_RUNS} runs of one study in one environment."]
+
+
+def _unchanged(told: History) -> Iterator[str]:
+    """In how many stretches no change is shown, and in how many none could have been."""
+    seen, of = told.asked - told.blind, f"{told.asked} stretch{'es' * (told.asked != 1)} of one environment"
+    if seen:
+        yield f"No arm is shown to change its level in {seen} of {of}: a change of the last few runs is not seen."
+    if told.blind:
+        yield f"In {told.blind} of {of} no change could be shown yet: they hold too few runs for so many at once."
 
 
 def changed(told: History) -> Iterator[tuple[Series, Line, Point, ChangePoint]]:
@@ -67,13 +77,20 @@ def changed(told: History) -> Iterator[tuple[Series, Line, Point, ChangePoint]]:
 
 def change_words(line: Line, point: Point, change: ChangePoint) -> str:
     """``docker+routed: Throughput, to native, is worse by 3 % [2, 4] from R (2026-11-23) on (p = 0.001).``"""
-    low, high = change.ratio.low or change.ratio.value, change.ratio.high or change.ratio.value
-    cost, least, most = cost_percent(line.metric, change.ratio.value, low, high)
-    words = f"worse by {interval_words(cost, least, most)}"
-    if cost < 0:
-        words = f"better by {interval_words(-cost, -most, -least)}"
+    words = _size_words(line, change.ratio)
     since = f"from {point.run.directory.name} ({point.run.begun:%Y-%m-%d}) on"
     return f"{line.arm.label}: {line.metric.title}, to native, is {words} {since} (p = {change.p:.2g})."
+
+
+def _size_words(line: Line, ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        cost, *_ = cost_percent(line.metric, ratio.value, ratio.value, ratio.value)
+        which = "better" if cost < 0 else "worse"
+        return f"{which} by {percent(abs(cost))} % (runs that are all alike have no interval)"
+    cost, least, most = cost_percent(line.metric, ratio.value, ratio.low, ratio.high)
+    if cost < 0:
+        return f"better by {interval_words(-cost, -most, -least)}"
+    return f"worse by {interval_words(cost, least, most)}"
 
 
 def _under_test(series: Series, point: Point) -> str:
@@ -223,6 +240,7 @@ def as_json(told: History) -> dict[str, Any]:
         "folder": str(told.directory),
         "sentences": sentences(told),
         "stretches": told.asked,
+        "stretches_too_short": told.blind,
         "rows": [{**row, "begun": row["begun"].isoformat()} for row in rows(told)],
         "environment_changes": [
             {"study": each.title, "run": str(run.directory), "environment": number, "differs": differs}

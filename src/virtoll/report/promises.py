@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
 from virtoll.analysis.calibration import smallest_cost
+from virtoll.analysis.rules import FIXED
 from virtoll.record.calibration import ALARMS, Calibration, Known, Noise, Rate
 from virtoll.report.findings import Findings
 from virtoll.units import percent
@@ -42,14 +45,22 @@ def _told(findings: Findings, last: Calibration) -> str:
     here = "rotation" if findings.is_rotation else "blocks"
     if last.design != here:
         told.append(f"That was in {last.design}, and says nothing of how small a cost a run in {here} finds.")
-    elif (noise := headline_noise(last)) is not None and (
-        cost := smallest_cost("more", noise.sd, findings.blocks, _natives(findings))
-    ) is not None:
-        told.append(
-            f"Its throughput scattered by {share(noise.sd)} from block to block; at that, {findings.blocks} "
-            f"blocks find a cost of {share(cost)} nine times in ten. Another service may scatter more."
-        )
+    elif (noise := headline_noise(last)) is not None:
+        told += _of_cost(findings, noise)
     return " ".join(told)
+
+
+def _of_cost(findings: Findings, noise: Noise) -> Iterator[str]:
+    """Of a run whose intervals are those of a fixed number of blocks: others are wider, by what they find."""
+    family = max(1, sum(arm.role == "treatment" for arm in findings.matrix.arms))
+    cost = smallest_cost("more", noise.sd, findings.blocks, _natives(findings), family)
+    if cost is None or findings.rule is not FIXED:
+        return
+    whose = f" of one of {family} arms" if family > 1 else ""
+    yield (
+        f"Its throughput scattered by {share(noise.sd)} from block to block; at that, {findings.blocks} "
+        f"blocks find a cost of {share(cost)}{whose} nine times in ten. Another service may scatter more."
+    )
 
 
 def _natives(findings: Findings) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from virtoll.analysis.knees import told
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.scaling import Law
 from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
-from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
 from virtoll.report.packing import measured_by, memory_limit
 from virtoll.report.packing import said as density_said
@@ -137,6 +137,8 @@ def _said(plan: Sizing, size: Size) -> Iterator[str]:
     if size.blocks == 1:
         gives = f"`virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
         yield f"one block has no interval: {'this copy is not gone on with' if plan.findings.run.is_kept else gives}"
+    elif size.carried.low == size.carried.high:
+        yield "all blocks carried the same, which is no measure of chance: the interval has no width, and tells none"
     if size.hosts is None:
         yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
     elif size.per_host is not None and size.per_host.value < 1 and size.bound_by == _DENSITY:
@@ -163,7 +165,7 @@ def _bound(plan: Sizing, row: Row) -> str:
     if each.below is not None:
         some = f"in {each.bounded} of {each.of} deployments it " if each.bounded < each.of else ""
         return (
-            f"{some}carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
+            f"{some}carries fewer than {told(each.below)} {plan.unit}, the least that was tried: nothing can be "
             f"planned by it; {_wider(plan, 'least')}"
         )
     assert each.at_least is not None
@@ -173,12 +175,12 @@ def _bound(plan: Sizing, row: Row) -> str:
     users_each = math.floor(round(each.at_least * (1 - plan.asked.headroom), 9))  # 0.8 of 10 is 8, and not 7.99...
     if users_each < 1:
         return (
-            f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number, and with the headroom "
+            f"carries {told(each.at_least)} {plan.unit} or more, which is a bound and no number, and with the headroom "
             f"no whole one; {_wider(plan, 'most')}"
         )
     most = math.ceil(users / users_each)
     return (
-        f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
+        f"carries {told(each.at_least)} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
         f"tried, or what the generator could not offer; so at most {most:,} instance{'s' * (most > 1)}, and hosts are "
         f"not known; {_wider(plan, 'most')}"
     )
