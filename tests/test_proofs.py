@@ -144,6 +144,18 @@ def test_the_memory_limit(notes: Notes, answer: dict[str, Any] | AgentError, pas
     assert outcome(notes)[0] is passed
 
 
+@pytest.mark.parametrize(
+    ("platform", "passed"), [("docker", None), ("native", None), ("uml", True), ("qemu-tcg", True)]
+)
+def test_on_the_hosts_kernel_a_refusal_is_not_that_of_a_control_group(
+    notes: Notes, platform: str, passed: bool | None
+) -> None:
+    """That kills; who refuses is the host (vm.overcommit_memory), or a limit of the process. A guest's kernel may."""
+    one = replace(instance(Allocates({"touched_bytes": MIB, "ended": "refused"})), platform=platform)
+    limits.of_memory_limit(notes, one)
+    assert outcome(notes)[0] is passed
+
+
 def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, host: dict[str, int]
 ) -> None:

@@ -35,7 +35,7 @@ _CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blk
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "io")
 _PERIOD_US = 100_000  # of the CPU quota: the kernel's default, and what `docker --cpus` and LXC use
 _ATTEMPTS = 20
-_GRACE_S = 15.0  # for killed processes to leave
+_GRACE_S = 60.0  # for killed processes to leave: a large guest gives its memory back, or comes from its disk
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Cgroup:
             if self.hierarchies.version == 2:
                 return int(told[told.index("usage_usec") + 1]) * 1000
             return int(told[0])
-        except (OSError, ValueError, IndexError):
+        except (HostError, OSError, ValueError, IndexError):
             return None
 
     def held_bytes(self) -> int:
@@ -178,7 +178,7 @@ class Cgroup:
         return living
 
     def kill(self) -> None:
-        """End every process of the subtree, fork bombs too; HostError if one still lives after 15 s.
+        """End every process of the subtree, fork bombs too; HostError if one still lives after 60 s.
 
         A process leaves its group before it has died: what it holds is given back only then.
         """

@@ -212,6 +212,10 @@ class Daemon:
         for name in ("iptables", "iptables-save", "iptables-restore"):
             if not (self._tools / name).is_symlink():
                 (self._tools / name).symlink_to(XTABLES)
+        # It would load br_netfilter, and leave it: then bridged packets of all on this machine, of labs wired before
+        # and of the user's own guests, meet iptables. What its networks need comes by itself.
+        if not (self._tools / "modprobe").is_symlink():
+            (self._tools / "modprobe").symlink_to("/bin/true")
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed

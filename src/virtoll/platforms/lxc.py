@@ -25,7 +25,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import container_network
+from virtoll.platforms import container_network, mounts
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.inside import CAPABILITIES, PROC_HIDDEN_DIRECTORIES, PROC_HIDDEN_FILES, PROC_READ_ONLY
@@ -224,7 +224,8 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
     lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in PROC_HIDDEN_FILES]
     lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in PROC_HIDDEN_DIRECTORIES]
     if lxcfs is not None:
-        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
+        there = mounts.listed(lxcfs)  # a line as fstab's
+        lines += [f"lxc.mount.entry = {there}/{file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
 
 

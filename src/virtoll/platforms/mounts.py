@@ -33,9 +33,9 @@ def kept(own: Path) -> tuple[str, str]:
     """The arguments of `forget_others`: what stays mounted, of an instance's directory (it need not be a mount), and
     where the labs lie that it is in one of.
     """
-    return _listed(own), _listed(own.parents[2])
+    return listed(own), listed(own.parents[2])
 
 
-def _listed(path: Path) -> str:
-    """As /proc/self/mounts writes it (proc(5)), and as `printf %b` reads it."""
+def listed(path: Path) -> str:
+    """As /proc/self/mounts writes it (proc(5)), fstab(5) has it, and `printf %b` reads it."""
     return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\" else letter for letter in str(path))

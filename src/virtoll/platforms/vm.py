@@ -17,6 +17,7 @@ from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, Stream, S
 from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting
@@ -140,9 +141,11 @@ def started(
 
 
 def end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
-    """Kill all of a monitor's group, and reap it."""
+    """Kill a monitor and all of its group, and reap it. It first: it may still be on its way into the group, where
+    nobody is found yet.
+    """
+    end_session(process)
     group.kill()
-    process.wait()
 
 
 def pin(thread_ids: list[int], cpus: frozenset[int]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,13 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 # or two; on more, so large a part of them. What is below is daemons, and what still echoes of virtoll's own making of
 # images: the load average decays over a minute.
 _BUSY, _BUSY_PART = 0.8, 0.4
+# What must be the same where a run is gone on with, and is no part of what one run's environment has in common with
+# another's: the code that measures, and the CPUs that virtoll may use.
+_MEASURED_BY = "measured_by"
+_MEASURING = (
+    *("agent", "aggressors", "hosts", "images", "lab", "loads", "monitor", "networks", "platforms", "probes"),
+    *("services", "trial"),
+)
 
 
 def describe(
@@ -70,6 +79,7 @@ def describe(
         "frequency_governor": _text(_GOVERNOR),
         "turbo_off": _text(_TURBO_OFF),
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        _MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
         **calibrations.noted(machine),
     }
     return Environment(
@@ -86,6 +96,15 @@ def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequenc
     """This machine, as a study's stage has made it ready for these arms."""
     runtimes, generators = stage.runtimes(arms), stage.generators
     return describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
+
+
+@cache
+def _code() -> str:
+    """sha256 of the part of virtoll that measures; what reads results may change under a run."""
+    top, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for path in sorted(path for room in _MEASURING for path in (top / room).rglob("*.py")):
+        digest.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _machine() -> dict[str, Any]:
@@ -141,6 +160,9 @@ def warnings() -> list[str]:
 def require_same(before: Environment, now: Environment) -> None:
     """HostError when a run begun in ``before`` must not go on in ``now``: its trials could not be compared."""
     changed = differences(before.comparable, booted_anew(before.comparable, now.comparable))
+    begun_by, goes_on_by = (each.notes.get(_MEASURED_BY) for each in (before, now))
+    if isinstance(begun_by, dict) and isinstance(goes_on_by, dict):  # runs from before 2026-11-27 do not tell
+        changed += differences(begun_by, goes_on_by)
     if changed:
         raise HostError(
             "the machine is not the one this run was begun on:\n  " + "\n  ".join(changed),

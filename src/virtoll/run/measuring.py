@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from virtoll.catalogue import features
+from virtoll.errors import HostError
 from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
@@ -53,6 +54,7 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             _announce(arms, told)
+            _expect_offered(directory, stage, more)
             images = stage.prepare(arms, told.say)
             here = environment.of_stage(stage, arms, images, [])
             environment.require_same(directory.environment, here)
@@ -62,6 +64,23 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
                 told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
             finished = _measure(directory, stage, images, told, request.budget_s)
         return finish(directory, finished, quiet=request.as_json)
+
+
+def _expect_offered(directory: RunDirectory, stage: Stage, more: Extension | None) -> None:
+    """HostError where this machine does not offer any more what is still to be measured: sealed as failed, it would be
+    lost for good.
+    """
+    pending = [*directory.pending(), *([] if more is None else more.trials)]
+    offered, skipped = stage.offered(str(directory.path)) if pending else ([], [])
+    there, reasons = {arm.label for arm in offered}, {entry.arm.label: entry.reason for entry in skipped}
+    lacking = [label for label in dict.fromkeys(trial.arm.label for trial in pending) if label not in there]
+    if lacking:
+        told = "\n  ".join(f"{label}: {reasons.get(label, 'the study has no such arm')}" for label in lacking)
+        raise HostError(
+            f"this machine does not offer any more what is left to measure:\n  {told}",
+            where=str(directory.path),
+            remedy="mend that and go on with the run; nothing was measured",
+        )
 
 
 def _say_removed(removed: Sequence[str], told: Progress) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, HostError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
-from virtoll.platforms.base import Instance, is_elsewhere
+from virtoll.platforms.base import Instance, is_elsewhere, platforms
 from virtoll.probes.base import Place
 from virtoll.record.model import NOT_LIMITED, PlannedTrial
 from virtoll.study.limits import Limits
@@ -193,4 +193,15 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
+    if outcome["ended"] == "refused" and _is_on_hosts_kernel(instance):
+        detail += ", which no control group does (vm.overcommit_memory, or ulimit -v?): no proof"
+        notes.check(name, None, detail)
+        return
     notes.check(name, outcome["ended"] != "complete", detail)
+
+
+def _is_on_hosts_kernel(instance: Instance) -> bool:
+    """Whether its processes are the host's own, with no kernel or sentry in between."""
+    known = platforms().get(instance.platform)
+    own = None if known is None else known.features.get("own-kernel")
+    return own is not None and own.answer == "no" and instance.hosts_tasks_each == 1

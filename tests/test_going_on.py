@@ -1,0 +1,104 @@
+"""A run goes on where it was begun: with the same virtoll, on the same CPUs, with all that is still wanted."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from on_fakes import on_fakes, write_study
+from virtoll.cli import main
+from virtoll.errors import HostError
+from virtoll.fakes import fake_environment
+from virtoll.hosts.cgroup import Cgroup, Hierarchies
+from virtoll.platforms import mounts, vm
+from virtoll.record.model import Arm, Environment, SkippedArm
+from virtoll.record.store import RunDirectory
+from virtoll.run import environment
+from virtoll.run.environment import require_same
+from virtoll.run.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("helped")
+
+
+def code_of(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    return int(ended.value.code or 0)
+
+
+def test_what_cannot_be_had_any_more_is_not_sealed_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a reboot, say: huge pages are gone, or a profile of AppArmor's is back."""
+    on_fakes(monkeypatch, {"b01-t0002": KeyboardInterrupt()})
+    monkeypatch.setattr("virtoll.report.build.write_report", lambda findings: findings.run.directory / "report")
+    out = tmp_path / "run"
+    assert code_of("run", str(write_study(tmp_path)), "--out", str(out)) == 130
+    sealed = len(RunDirectory(out).records())
+    on_fakes(monkeypatch, {})
+    offered = Stage.offered
+
+    def without_docker(self: Stage, file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
+        arms, _ = offered(self, file, tries=tries)
+        (docker,) = [arm for arm in arms if arm.platform == "docker"]
+        return [arm for arm in arms if arm != docker], [SkippedArm(arm=docker, reason="dockerd is gone")]
+
+    monkeypatch.setattr(Stage, "offered", without_docker)
+    assert code_of("run", str(out)) == 3
+    said = capsys.readouterr().err
+    assert "does not offer any more what is left to measure" in said
+    assert "docker+routed: dockerd is gone" in said
+    assert len(RunDirectory(out).records()) == sealed
+    monkeypatch.setattr(Stage, "offered", offered)
+    assert code_of("run", str(out)) == 0
+    monkeypatch.setattr(Stage, "offered", without_docker)
+    assert code_of("run", str(out)) == 0, "nothing is left to measure"
+
+
+def told(**by: Any) -> Environment:
+    made = fake_environment(kernel="6.1")
+    return made.model_copy(update={"notes": {**made.notes, **({"measured_by": by} if by else {})}})
+
+
+def test_another_virtoll_or_other_cpus_do_not_go_on_with_a_run() -> None:
+    require_same(told(code="a", cpus=[0, 1]), told(code="a", cpus=[0, 1]))
+    require_same(told(), told(code="a", cpus=[0, 1]))  # begun by one that did not tell
+    with pytest.raises(HostError, match="code: was a, is b"):
+        require_same(told(code="a", cpus=[0, 1]), told(code="b", cpus=[0, 1]))
+    with pytest.raises(HostError, match=r"cpus: was \[0, 1\], is \[2, 3\]"):
+        require_same(told(code="a", cpus=[0, 1]), told(code="a", cpus=[2, 3]))
+
+
+def test_the_code_that_measures_is_known_and_what_reads_results_is_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "run/environment.py"))
+    for room in ("platforms", "report", "run"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "one.py").write_text("a = 1\n")
+    digests = []
+    for path, text in (("platforms/one.py", "a = 1\n"), ("report/one.py", "a = 2\n"), ("platforms/one.py", "a = 2\n")):
+        (tmp_path / path).write_text(text)
+        environment._code.cache_clear()
+        digests.append(environment._code())
+    environment._code.cache_clear()
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_monitor_that_has_not_joined_its_group_yet_is_ended_with_it() -> None:
+    """An interrupt may fall between its start and its joining; who waited for its group's end waited for ever."""
+    process = subprocess.Popen(["sleep", "86400"], start_new_session=True)
+    vm.end(cast(Any, SimpleNamespace(kill=lambda: None)), process)
+    assert process.returncode is not None
+
+
+def test_a_group_whose_cpu_time_nobody_counts_tells_none(tmp_path: Path) -> None:
+    assert Cgroup("virtoll/x", Hierarchies(1, {"cpu": tmp_path})).cpu_ns() is None
+
+
+def test_a_path_is_written_as_fstab_has_it() -> None:
+    assert mounts.listed(Path("/var/lib/my state/lxcfs")) == r"/var/lib/my\040state/lxcfs"
