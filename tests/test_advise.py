@@ -463,3 +463,16 @@ def test_where_nobody_comes_before_all_each_is_told_by_whom_it_is_preceded() -> 
     advice = SimpleNamespace(places=ranked([one, other, behind, last]), parts=parts)
     said = answer(cast(Any, advice))
     assert said.endswith("; behind comes after one; last comes after other.")
+
+
+def test_who_comes_before_another_by_way_of_a_third_is_known_to() -> None:
+    """A before B before C, and A and C in no run together; D was compared with nobody but native."""
+    a = candidate("a", x=toll(0.95, 0.96, 0.97))
+    b = candidate("b", x=toll(0.80, 0.81, 0.82), y=toll(0.95, 0.96, 0.97))
+    c = candidate("c", y=toll(0.60, 0.61, 0.62))
+    d = candidate("d", z=toll(0.2, 0.9, 1.5, "unsure"))
+    parts = [SimpleNamespace(name=name, metric=RATE) for name in ("x", "y", "z")]
+    said = answer(cast(Any, SimpleNamespace(places=ranked([a, b, c, d]), parts=parts)))
+    assert said.startswith("Take a (0.96")
+    assert "it fits, and comes before b and c. d (0.9" in said
+    assert said.endswith("may be better or worse than b and c: that is not known.")

@@ -11,11 +11,11 @@ import pytest
 
 from on_fakes import on_fakes, write_study
 from virtoll.cli import main
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem
 from virtoll.fakes import fake_environment
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.platforms import mounts, vm
-from virtoll.record.model import Arm, Environment, SkippedArm
+from virtoll.record.model import Arm, Environment
 from virtoll.record.store import RunDirectory
 from virtoll.run import environment
 from virtoll.run.environment import require_same
@@ -40,22 +40,19 @@ def test_what_cannot_be_had_any_more_is_not_sealed_as_failed(
     assert code_of("run", str(write_study(tmp_path)), "--out", str(out)) == 130
     sealed = len(RunDirectory(out).records())
     on_fakes(monkeypatch, {})
-    offered = Stage.offered
 
-    def without_docker(self: Stage, file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
-        arms, _ = offered(self, file, tries=tries)
-        (docker,) = [arm for arm in arms if arm.platform == "docker"]
-        return [arm for arm in arms if arm != docker], [SkippedArm(arm=docker, reason="dockerd is gone")]
+    def without_docker(_stage: Stage, arm: Arm, _readiness: object) -> list[Problem]:
+        return [Problem("dockerd is gone")] if arm.platform == "docker" else []
 
-    monkeypatch.setattr(Stage, "offered", without_docker)
+    monkeypatch.setattr(Stage, "missing", without_docker)
     assert code_of("run", str(out)) == 3
     said = capsys.readouterr().err
     assert "does not offer any more what is left to measure" in said
     assert "docker+routed: dockerd is gone" in said
     assert len(RunDirectory(out).records()) == sealed
-    monkeypatch.setattr(Stage, "offered", offered)
+    monkeypatch.setattr(Stage, "missing", lambda *_: [])
     assert code_of("run", str(out)) == 0
-    monkeypatch.setattr(Stage, "offered", without_docker)
+    monkeypatch.setattr(Stage, "missing", without_docker)
     assert code_of("run", str(out)) == 0, "nothing is left to measure"
 
 

@@ -103,17 +103,21 @@ def test_an_arm_that_the_pool_does_not_hold_is_left_out_and_none_takes_of_what_i
 ) -> None:
     monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
     study = read_study(_STUDY, "pages.toml", catalogue())
-    arms, skipped = Stage(study, _Machine(total=127, free=127)).offered("pages.toml", tries=False)
+    arms, skipped = Stage(study, _Machine(total=255, free=255)).offered("pages.toml", tries=False)
     assert [arm.platform for arm in arms] == ["native", "native"]
-    assert "takes 128 huge pages, and 127 are free" in skipped[0].reason
-    arms, skipped = Stage(study, _Machine(total=128, free=128)).offered("pages.toml", tries=False)
+    assert "2 guests' memory (one proves the limits) takes 256 huge pages, and 255 are free" in skipped[0].reason
+    arms, skipped = Stage(study, _Machine(total=256, free=256)).offered("pages.toml", tries=False)
     assert ([arm.platform for arm in arms], skipped) == (["native", "native", "qemu-tcg"], [])
     room = Room(GIB, 256 * MIB)  # two natives, and one on which the limits are proved; the guest's own is elsewhere
     assert room.lacks(arms) == ""
     assert room.lacks([*arms[:2], arms[2].model_copy(update={"settings": {}})]) != ""
     required = read_study(_STUDY.replace("optional = true\n", ""), "pages.toml", catalogue())
-    with pytest.raises(StudyError, match="127 are free"):
-        Stage(required, _Machine(total=127, free=127)).offered("pages.toml", tries=False)
+    with pytest.raises(StudyError, match="255 are free"):
+        Stage(required, _Machine(total=255, free=255)).offered("pages.toml", tries=False)
+    two = required.arms[-1]
+    both = replace(required, arms=(*required.arms, replace(two, arm=two.arm.model_copy(update={"label": "another"}))))
+    with pytest.raises(StudyError, match=r"3 guests.* takes 384 huge pages, and 383 are free"):
+        Stage(both, _Machine(total=383, free=383)).offered("pages.toml", tries=False)
 
 
 def _lacking(machine: _Machine, memory_bytes: int, *, huge_pages: bool = True) -> list[Problem]:

@@ -457,3 +457,9 @@ def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
     assert "failed &lt; 0.1 % is missed" not in words, "it ended no search"
     assert "RFC 9971" in words
     assert (page.parent / "tables" / "knees.csv").is_file()
+
+
+@pytest.mark.usefixtures("ready")
+def test_a_load_that_tells_no_percentiles_is_not_searched_by_one() -> None:
+    of_wrk = CLOSED.replace('name = "http"', 'name = "wrk"')
+    assert any("load 'wrk' tells no percentile of what it asks for" in str(problem) for problem in refused(of_wrk))

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from loads_server import MisbehavingServer
+from virtoll.analysis.measuring import _quantities
+from virtoll.analysis.metrics import TrialMetrics
 from virtoll.catalogue import catalogue
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Completed, Confinement
@@ -26,7 +28,7 @@ from virtoll.loads import ab, outside, siege, wrk
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
-from virtoll.record.model import Events
+from virtoll.record.model import Arm, Events, PlannedTrial, TrialRecord
 from virtoll.study.file import read_study
 from virtoll.trial.treatment import Driven, treatments
 
@@ -83,7 +85,8 @@ def test_wrk_reports_exact_numbers() -> None:
     assert measurement.window.values == {"corrected_p50_ms": 0.121, "corrected_p90_ms": 0.14, "corrected_p99_ms": 0.785}
     assert wrk.WrkLoad(ToolSettings()).quantities.keys() == measurement.window.values.keys()
     assert "body_bytes" not in measurement.window.counts
-    assert asked(wrk.parse(printed("wrk_not_found"))).failures == {"status": 89651}
+    not_found = wrk.parse(printed("wrk_not_found"))
+    assert (asked(not_found).failures, not_found.window.values) == ({"status": 89651}, {})
 
 
 def test_siege_reports_counts_and_what_it_says_of_itself() -> None:
@@ -325,3 +328,18 @@ def test_no_tool_goes_on_when_virtoll_is_killed() -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(tool, signal.SIGKILL)
         os.close(tool)
+
+
+def test_a_quantity_that_was_not_told_is_missing_and_the_rest_is_not() -> None:
+    """A hung service, of which nothing came: its trial is in the report, and so are all others."""
+    line = (FIXTURES / "wrk_ok.txt").read_text().replace("requests=85271", "requests=0")
+    measurement = wrk.parse(outside.Output(line, "", END_NS))
+    assert measurement.window.values == {}
+    measured = wrk.WrkLoad(ToolSettings()).measured([measurement])
+    assert measured.values("corrected_p99_ms") == []
+    arm = Arm(label="lxc+routed", platform="lxc", network="routed")
+    planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=arm, condition={})
+    record = TrialRecord(trial=planned, status="valid", started_at="2026-11-27T08:00:00Z", measured=measured)
+    trial = TrialMetrics(record)
+    _quantities(trial, measured)
+    assert trial.missing["wrk.corrected_p99_ms"] == "wrk did not tell it in every window"

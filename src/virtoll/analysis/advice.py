@@ -76,7 +76,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Ranked]:
     for standing in STANDINGS:
         group = {one.arm.label: one for one in candidates if one.standing == standing}
         before = {label: [b for b in group if comes_before(group[b], one)] for label, one in group.items()}
-        count = {label: len(_all_before(label, before)) for label in group}
+        count = {label: len(all_before(label, before)) for label in group}
         for label in sorted(group, key=lambda each: count[each]):
             rank = 1 + sum(other < count[label] for other in count.values())
             tied = [other for other in group if count[other] == count[label] and other != label]
@@ -84,7 +84,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Ranked]:
     return found
 
 
-def _all_before(label: str, before: Mapping[str, Sequence[str]]) -> set[str]:
+def all_before(label: str, before: Mapping[str, Sequence[str]]) -> set[str]:
     """Who comes before one, and before those in turn."""
     seen: set[str] = set()
     ahead = list(before[label])

@@ -205,6 +205,9 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
             trial.put(name, unknown)
             continue
         windows = np.asarray(measured.values(key), dtype=float)
+        if not windows.size:
+            trial.put(name, f"{measured.instrument} did not tell it in every window")
+            continue
         centre = float(windows.mean())
         trial.put(name, centre)
         trial.parts[name] = (windows.tolist(), [1.0] * windows.size)

@@ -97,6 +97,7 @@ class Load(Part):
 
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
     begins_at_a_time: ClassVar[bool] = True  # its windows can: see `Session.measure`
+    tells_percentiles: ClassVar[bool] = True  # of the latency of what it asks for one by one
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
     generator: ClassVar[str] = ""  # the program of virtoll's own that it runs (virtoll.binaries)

@@ -34,6 +34,7 @@ class Dnsperf(ProgramLoad):
     """`dnsperf` with the queries of `virtoll.services.unbound`'s zone."""
 
     name: ClassVar[str] = "dnsperf"
+    tells_percentiles: ClassVar[bool] = False
     summary: ClassVar[str] = "dnsperf: for DNS, queries per second over UDP or TCP, closed or open loop"
     takes: ClassVar[tuple[type[Offer], ...]] = (Dns,)
     packages: ClassVar[tuple[str, ...]] = ("dnsperf",)

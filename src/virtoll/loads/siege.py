@@ -32,6 +32,7 @@ class SiegeLoad(HttpTool):
     """`siege` in benchmark mode: no pause between requests, no parsing of pages."""
 
     name: ClassVar[str] = "siege"
+    tells_percentiles: ClassVar[bool] = False
     summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     packages: ClassVar[tuple[str, ...]] = ("siege",)
 

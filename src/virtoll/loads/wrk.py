@@ -42,10 +42,12 @@ end
 class WrkLoad(HttpTool):
     """`wrk`. It does not check lengths: a short body with the right status is a success to it.
 
-    ``time_limit`` is its duration (whole seconds); it cannot count requests.
+    ``time_limit`` is its duration (whole seconds); it cannot count requests. It has as many threads as divide its
+    connections: take a number of these that the generator's CPUs divide, or it has fewer threads than CPUs.
     """
 
     name: ClassVar[str] = "wrk"
+    tells_percentiles: ClassVar[bool] = False
     summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
@@ -101,5 +103,6 @@ def parse(output: outside.Output) -> Measurement:
     completed = values["requests"] - sum(wrong.values())
     corrected = {f"corrected_p{p}_ms": values[f"p{p}"] / 1000 for p in _PERCENTILES if f"p{p}" in values}
     asked = outside.events(offered, offered, completed, {**broken, **wrong})
-    # No bytes: with headers.
-    return outside.measurement("wrk", output, duration_ns, asked, values=corrected if offered else {})
+    # No latency where something failed, for it does not say where that stands; no bytes: with headers.
+    known = corrected if completed == offered > 0 else {}
+    return outside.measurement("wrk", output, duration_ns, asked, values=known)

@@ -143,8 +143,8 @@ class Platform(Part):
     def check(self, host: Host) -> list[Problem]:
         """What is missing on this host, why, and the remedy; empty when ready. Leaves no trace on the host."""
 
-    def lacks(self, host: Host, limits: Limits) -> list[Problem]:  # noqa: ARG002
-        """What an instance of these limits would not find on this host now; empty when it would find all."""
+    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:  # noqa: ARG002
+        """What so many instances of these limits would not find on this host now; empty when they would find all."""
         return []
 
     @property

@@ -43,7 +43,7 @@ _START_S = 30.0
 _STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
-_CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
+_CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker has it, where it is; the lab's bridges go without
 
 _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 

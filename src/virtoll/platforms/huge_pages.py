@@ -28,20 +28,21 @@ def problem(host: Host) -> Problem | None:
     return None
 
 
-def lacking(host: Host, memory_bytes: int) -> Problem | None:
-    """Why a guest of so much memory cannot have it now, in whole pages: QEMU would say less of what it lacks."""
+def lacking(host: Host, memory_bytes: int, guests: int = 1) -> Problem | None:
+    """Why guests of so much memory each cannot have it now, in whole pages: QEMU would say less of what it lacks."""
     pool, where = _pool(host), f"{host.where}: {_MEMINFO}"
     size_bytes = pool.get("Hugepagesize", 0) * 1024
     if not size_bytes or memory_bytes % size_bytes:
         what = f"{memory_bytes} B are no whole number of huge pages of {size_bytes} B"
         return Problem(what, where, f"choose such a [limits] memory; {_WITHOUT}")
-    wanted = memory_bytes // size_bytes
+    wanted = guests * memory_bytes // size_bytes
     free = pool.get("HugePages_Free", 0) - pool.get("HugePages_Rsvd", 0)
     if free >= wanted:
         return None
     total = pool.get("HugePages_Total", 0) + wanted - free
     remedy = f"sysctl vm.nr_hugepages={total} (soon after a boot: later, memory may be too scattered)"
-    return Problem(f"the guest's memory takes {wanted} huge pages, and {free} are free", where, remedy)
+    whose = "the guest's memory takes" if guests == 1 else f"{guests} guests' memory (one proves the limits) takes"
+    return Problem(f"{whose} {wanted} huge pages, and {free} are free", where, remedy)
 
 
 def _pool(host: Host) -> dict[str, int]:

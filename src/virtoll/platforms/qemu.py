@@ -55,9 +55,9 @@ class Qemu(Booted):
         """What anybody needs who boots a kernel, and what the settings ask for."""
         return super().check(host) or list(problems(host, self.settings, self.name))
 
-    def lacks(self, host: Host, limits: Limits) -> list[Problem]:
+    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:
         """The memory that its settings ask for."""
-        problem = huge_pages.lacking(host, limits.memory_bytes) if self.settings.huge_pages else None
+        problem = huge_pages.lacking(host, limits.memory_bytes, instances) if self.settings.huge_pages else None
         return [problem] if problem else []
 
     @property

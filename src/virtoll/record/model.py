@@ -430,8 +430,9 @@ class Measured(_Record):
         return self.window.events.get(self.asked)
 
     def values(self, key: str) -> list[float]:
-        """The values of one quantity, window by window."""
-        return [window.values[key] for window in self.windows]
+        """The values of one quantity, window by window; [] where the instrument did not tell it in each of them."""
+        found = [window.values[key] for window in self.windows if key in window.values]
+        return found if len(found) == len(self.windows) else []
 
 
 class NeighbourRecord(_Record):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better_in
+from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, all_before, better_in
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
@@ -55,29 +55,36 @@ def _of_fitting(advice: Advice, places: Sequence[Ranked]) -> str:
     it, and of nobody that he comes after: it is not named among those to take.
     """
     first, later = ([place for place in places if (place.rank == 1) is is_first] for is_first in (True, False))
-    shown = [place for place in first if all(place.label in other.before for other in later)]
-    leading = shown or first
+    ahead = _ahead(places)
+    leading = [place for place in first if all(place.label in ahead[other.label] for other in later)] or first
     named = join([_with_figures(advice, place) for place in leading])
     said = []
     if len(leading) > 1:
-        said.append(f"Take any of {named}: they fit, and {_tie(leading)}{_after(leading, later)}.")
-    elif behind := [place.label for place in later if leading[0].label in place.before]:
+        said.append(f"Take any of {named}: they fit, and {_tie(leading)}{_after(leading, later, ahead)}.")
+    elif behind := [place.label for place in later if leading[0].label in ahead[place.label]]:
         said.append(f"Take {named}: it fits, and comes before {join(behind)}.")
     else:
         said.append(f"Take {named}: {'it fits' if later else 'nothing else is shown to fit'}.")
-    if unknown := [place for place in first if place not in leading]:
-        rest, names = join([_with_figures(advice, place) for place in unknown]), join([place.label for place in later])
-        said.append(f"{rest} may be better or worse than {names}: that is not known.")
+    for place in first:
+        if place not in leading:
+            others = join([other.label for other in later if place.label not in ahead[other.label]])
+            said.append(f"{_with_figures(advice, place)} may be better or worse than {others}: that is not known.")
     return " ".join(said)
 
 
-def _after(leading: Sequence[Ranked], later: Sequence[Ranked]) -> str:
+def _ahead(places: Sequence[Ranked]) -> dict[str, set[str]]:
+    """Who comes before each, and before those in turn."""
+    before = {place.label: place.before for place in places}
+    return {label: all_before(label, before) for label in before}
+
+
+def _after(leading: Sequence[Ranked], later: Sequence[Ranked], ahead: Mapping[str, set[str]]) -> str:
     """Who is shown to come after whom: after all of them where nothing else is said."""
-    ahead = {other.label: [place.label for place in leading if place.label in other.before] for other in later}
-    if all(len(labels) == len(leading) for labels in ahead.values()):
+    of = {other.label: [place.label for place in leading if place.label in ahead[other.label]] for other in later}
+    if all(len(labels) == len(leading) for labels in of.values()):
         one = len(later) == 1
-        return f"; {join(list(ahead))} {'comes' if one else 'come'} after" if later else ""
-    return "".join(f"; {label} comes after {join(labels)}" for label, labels in ahead.items() if labels)
+        return f"; {join(list(of))} {'comes' if one else 'come'} after" if later else ""
+    return "".join(f"; {label} comes after {join(labels)}" for label, labels in of.items() if labels)
 
 
 def _tie(places: Sequence[Ranked]) -> str:

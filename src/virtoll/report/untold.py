@@ -175,7 +175,9 @@ def figure(part: Part, one: Held) -> str:
     """What an objective goes by: the interval and where, or why there is none."""
     where = "" if one.condition is None else at(part, one.condition, one.objective.metric)
     where += f", the worst of {one.conditions} conditions" if one.conditions > 1 else ""
-    told = one.why if one.estimate is None else f"{interval(one.estimate)} {one.objective.unit}".rstrip()
+    told = one.why
+    if one.estimate is not None:
+        told = f"{interval(one.estimate)} {one.objective.unit}".rstrip() + (f" ({one.why})" if one.why else "")
     return f"{told}{where}"
 
 

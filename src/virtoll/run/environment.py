@@ -38,8 +38,8 @@ _BUSY, _BUSY_PART = 0.8, 0.4
 # another's: the code that measures, and the CPUs that virtoll may use.
 _MEASURED_BY = "measured_by"
 _MEASURING = (
-    *("agent", "aggressors", "hosts", "images", "lab", "loads", "monitor", "networks", "platforms", "probes"),
-    *("services", "trial"),
+    *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
+    *("probes", "services", "trial"),
 )
 
 
@@ -102,7 +102,9 @@ def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequenc
 def _code() -> str:
     """sha256 of the part of virtoll that measures; what reads results may change under a run."""
     top, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for path in sorted(path for room in _MEASURING for path in (top / room).rglob("*.py")):
+    for path in sorted(path for room in _MEASURING for path in (top / room).rglob("*")):
+        if not path.is_file() or path.suffix == ".pyc":
+            continue
         digest.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -165,7 +167,7 @@ def require_same(before: Environment, now: Environment) -> None:
         changed += differences(begun_by, goes_on_by)
     if changed:
         raise HostError(
-            "the machine is not the one this run was begun on:\n  " + "\n  ".join(changed),
+            "the machine, or virtoll, is not the one this run was begun with:\n  " + "\n  ".join(changed),
             where="environment.json",
             remedy="begin a new run; the old one's report stays valid for what it holds",
         )

@@ -24,6 +24,7 @@ from virtoll.run.elsewhere import announced
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.progress import Progress, progress
+from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request, plan_of
 from virtoll.run.rule import first_look
 from virtoll.run.stage import Stage
@@ -71,11 +72,10 @@ def _expect_offered(directory: RunDirectory, stage: Stage, more: Extension | Non
     lost for good.
     """
     pending = [*directory.pending(), *([] if more is None else more.trials)]
-    offered, skipped = stage.offered(str(directory.path)) if pending else ([], [])
-    there, reasons = {arm.label for arm in offered}, {entry.arm.label: entry.reason for entry in skipped}
-    lacking = [label for label in dict.fromkeys(trial.arm.label for trial in pending) if label not in there]
+    arms, readiness = {trial.arm.label: trial.arm for trial in pending}, Readiness(stage.host)
+    lacking = {label: problems for label, arm in arms.items() if (problems := stage.missing(arm, readiness))}
     if lacking:
-        told = "\n  ".join(f"{label}: {reasons.get(label, 'the study has no such arm')}" for label in lacking)
+        told = "\n  ".join(f"{label}: {problem}" for label, problems in lacking.items() for problem in problems)
         raise HostError(
             f"this machine does not offer any more what is left to measure:\n  {told}",
             where=str(directory.path),

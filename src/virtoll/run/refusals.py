@@ -142,6 +142,10 @@ def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
             problems.append(Problem(str(error), f"{where} objective", f"of load {load.name!r}, in its own units"))
             continue
         asked, q = knee.least * knee.window_ns / 1e9, quantile_of(objective)
+        if q is not None and not load.tells_percentiles:
+            what = f"load {load.name!r} tells no percentile of what it asks for"
+            problems.append(Problem(what, f"{where} objective", "take one that does (http), or what it tells"))
+            continue
         if q is not None and q < 1 and not load.intensity.whole and asked * (1 - q) < 1:
             what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
             least = math.ceil(round(1 / (1 - q), 6) * 1e9 / knee.window_ns)

@@ -105,7 +105,7 @@ def _say(text: str) -> None:
 
 def _as_json(trial: PlannedTrial, notes: Notes, measured: Measured) -> str:
     """Means over the windows by the quantities' keys, and everything they come from."""
-    windows = {key: measured.values(key) for key in measured.quantities}
+    windows = {key: values for key in measured.quantities if (values := measured.values(key))}
     document: dict[str, Any] = {
         "probe": measured.name,
         "platform": trial.arm.platform,
@@ -124,7 +124,9 @@ def _as_json(trial: PlannedTrial, notes: Notes, measured: Measured) -> str:
 def _as_text(trial: PlannedTrial, notes: Notes, measured: Measured) -> str:
     lines = [f"{measured.name} on {trial.arm.label} ({measured.instrument})"]
     for key, quantity in measured.quantities.items():
-        values = measured.values(key)
+        if not (values := measured.values(key)):
+            lines.append(f"  {quantity.title:<32} not told")
+            continue
         windows = "  ".join(f"{value:.5g}" for value in values)
         lines.append(f"  {quantity.title:<32} {statistics.fmean(values):.5g} {quantity.unit}   ({windows})")
     lines += [f"  {key}: {value}" for key, value in measured.facts.items()]

@@ -73,15 +73,7 @@ class Stage:
         problems = problems_of(self.study, self.asked, file, self.host)
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
-            missing = (
-                self._short_of_cpus(arm)
-                or self._unsliced(arm)
-                or problems_elsewhere(self.study, self.asked, arm)
-                or readiness.problems(make_platform(arm), arm.network)
-                or self._short_of_memory(arm)
-                or self._unreachable(arm.network)
-                or crowded(self.study, arm, self.host)
-            )
+            missing = self.missing(arm, readiness)
             if not missing:
                 arms.append(arm)
             elif entry.optional:
@@ -95,6 +87,18 @@ class Stage:
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
 
+    def missing(self, arm: Arm, readiness: Readiness) -> list[Problem]:
+        """What this machine lacks for an arm; empty where it offers it."""
+        return (
+            self._short_of_cpus(arm)
+            or self._unsliced(arm)
+            or problems_elsewhere(self.study, self.asked, arm)
+            or readiness.problems(make_platform(arm), arm.network)
+            or self._short_of_memory(arm)
+            or self._unreachable(arm.network)
+            or crowded(self.study, arm, self.host)
+        )
+
     def _short_of_cpus(self, arm: Arm) -> list[Problem]:
         """What of the study's limits the platform cannot give, on any machine: CPUs (User Mode Linux has one)."""
         most = make_platform(arm).most_vcpus
@@ -106,9 +110,13 @@ class Stage:
         return [Problem(what, VCPUS, f"compare with {VCPUS} = {most}, or [[exclude]] what is more for it")]
 
     def _short_of_memory(self, arm: Arm) -> list[Problem]:
-        """What instances of the study's limits would not find here now."""
+        """What instances of the study's limits would not find here now: those that stand at once, and one on which its
+        limits are proved.
+        """
         platform, limits = make_platform(arm), dict.fromkeys(each.limits for each in self.asked)
-        found = (problem for each in limits for problem in platform.lacks(self.host, each))
+        alike = sum(make_platform(entry.arm).is_pooled for entry in self.study.arms) if platform.is_pooled else 1
+        at_once = 1 + (alike if self.study.design == "rotation" else 1)
+        found = (problem for each in limits for problem in platform.lacks(self.host, each, at_once))
         return list(dict.fromkeys(found))
 
     def _unsliced(self, arm: Arm) -> list[Problem]:

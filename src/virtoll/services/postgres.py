@@ -76,8 +76,7 @@ def configuration(settings: PostgresSettings, port: int) -> str:
         f"max_connections = {settings.connections}",
         "logging_collector = off",
         "autovacuum = off  # it would begin in some windows and not in others",
-        "checkpoint_timeout = 1d  # so would these",
-        "max_wal_size = 64GB",
+        "checkpoint_timeout = 1d  # so would these; what is written brings them about as ever (max_wal_size)",
         "huge_pages = off  # the host's would be native's and the containers', and in no control group's books",
     ]
     return "\n".join([*lines, ""])

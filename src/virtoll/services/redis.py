@@ -1,4 +1,8 @@
-"""Redis: a key-value store in memory, one thread."""
+"""Redis: a key-value store in memory, one thread.
+
+With a log it rewrites that by itself where it has doubled (from 64 MB on), and a child of it uses the instance's CPU
+meanwhile: in windows of fast arms more often than of slow ones, as it would serve a user.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +60,4 @@ class RedisServer(Service):
 def configuration(settings: RedisSettings, port: int) -> str:
     """redis.conf."""
     lines = ["bind 0.0.0.0", f"port {port}", "protected-mode no", "daemonize no", 'save ""', "dir /var/lib/redis"]
-    # By itself it rewrites a log that has doubled: in windows of fast arms again and again, of slow ones never.
-    lines.append("auto-aof-rewrite-percentage 0")
     return "\n".join([*lines, _PERSISTENCE[settings.persistence], ""])
