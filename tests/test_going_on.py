@@ -14,6 +14,8 @@ from virtoll.cli import main
 from virtoll.errors import HostError, Problem
 from virtoll.fakes import fake_environment
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
+from virtoll.hosts.local import LocalHost
+from virtoll.lab import requirements
 from virtoll.platforms import mounts, vm
 from virtoll.record.model import Arm, Environment
 from virtoll.record.store import RunDirectory
@@ -99,3 +101,34 @@ def test_a_group_whose_cpu_time_nobody_counts_tells_none(tmp_path: Path) -> None
 
 def test_a_path_is_written_as_fstab_has_it() -> None:
     assert mounts.listed(Path("/var/lib/my state/lxcfs")) == r"/var/lib/my\040state/lxcfs"
+
+
+class Isolated(LocalHost):
+    """This machine, with some of its CPUs kept from the kernel's own work."""
+
+    def __init__(self, isolated: str, nohz_full: str) -> None:
+        super().__init__()
+        self.files = {"isolated": isolated, "nohz_full": nohz_full}
+
+    def read(self, path: Path) -> bytes:
+        return self.files[path.name].encode() if path.name in self.files else super().read(path)
+
+
+@pytest.mark.parametrize(
+    ("isolated", "nohz_full", "told"),
+    [
+        ("\n", "(null)\n", []),
+        ("\n", "2-3\n", ["2", "3"]),
+        ("1\n", "3,5\n", ["1", "3"]),
+        ("4-7\n", "\n", []),
+    ],
+)
+def test_cpus_that_no_packets_are_steered_to_are_told_beforehand(
+    isolated: str, nohz_full: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtoll.lab.requirements.os.sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    found = [one for one in requirements.check(Isolated(isolated, nohz_full)) if "isolated" in one.what]
+    assert [one.what.split(" are ")[0] for one in found] == ([f"CPUs {', '.join(told)}"] if told else [])
+    if told:
+        left = ",".join(str(cpu) for cpu in range(4) if str(cpu) not in told)
+        assert found[0].remedy.startswith(f"taskset -c {left} virtoll")

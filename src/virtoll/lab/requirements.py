@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
@@ -15,6 +19,20 @@ _PACKAGES = {
     "taskset": "util-linux",
 }
 _NEEDED = ("cpu", "cpuset", "memory", "pids")
+
+
+_CPUS = "/sys/devices/system/cpu"
+
+
+def _isolated(host: Host) -> set[int]:
+    """The CPUs that RPS takes no packets to (Linux, net/core/net-sysfs.c, rps_cpumask_housekeeping)."""
+    found: set[int] = set()
+    for name in ("isolated", "nohz_full"):
+        with suppress(HostError, ValueError):  # a kernel without it; "(null)" where none was named
+            for part in host.read(Path(_CPUS, name)).decode().strip().split(","):
+                first, _, last = part.partition("-")
+                found |= set(range(int(first), int(last or first) + 1))
+    return found
 
 
 def check(host: Host) -> list[Problem]:
@@ -32,6 +50,10 @@ def check(host: Host) -> list[Problem]:
             layout.directory(controller, "")
     except HostError as error:
         problems.append(error.problem)
+    if isolated := sorted(_isolated(host) & os.sched_getaffinity(0)):
+        given = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0) - set(isolated))) or "CPUS"
+        what = f"CPUs {', '.join(map(str, isolated))} are isolated: the kernel steers no packets to them"
+        problems.append(Problem(what, _CPUS, f"taskset -c {given} virtoll ..., or boot without isolcpus and nohz_full"))
     trial = host.run(["unshare", "--net", "ip", "link", "add", "vt0", "type", "veth"], check=False)
     if trial.returncode != 0:
         detail = trial.stderr.decode(errors="replace").strip()
