@@ -66,7 +66,7 @@ def test_a_run_goes_on_after_a_reboot_of_the_same_machine() -> None:
     begun = fake_environment(machine=machine(16_303_428))
     require_same(begun, fake_environment(machine=machine(16_303_432)))
     for other in ({**machine(16_303_432), "cpus": 4}, machine(8_100_000), {"kernel": "6.1", "cpus": 2}):
-        with pytest.raises(HostError, match="not the one this run was begun on"):
+        with pytest.raises(HostError, match="not the one this run was begun with"):
             require_same(begun, fake_environment(machine=other))
 
 

@@ -297,10 +297,11 @@ class AgentClient:
             self._note(line)
             self._expect_more(deadline, timeout_s)
 
-    def _ask(self, op: str, arguments: dict[str, Any], timeout_s: float = _PATIENCE_S) -> Fields:
+    def _ask(self, op: str, arguments: dict[str, Any], timeout_s: float | None = None) -> Fields:
+        within_s = _PATIENCE_S if timeout_s is None else timeout_s
         try:
             self._send(op, arguments)
-            return self._answer(op, max(0.0, min(timeout_s, self._until - time.monotonic())))
+            return self._answer(op, max(0.0, min(within_s, self._until - time.monotonic())))
         except StreamError as error:
             raise self._explained(op, error.problem.what, error) from error
 
