@@ -250,3 +250,7 @@ def test_a_running_process_can_be_moved_in(host: LocalHost, ledger: Ledger) -> N
         with pytest.raises(HostError, match="exists already"), owned(ledger, group.name):
             pass
     assert sleeper.wait(60) == -9
+
+
+def test_a_group_whose_cpu_time_nobody_counts_tells_none(tmp_path: Path) -> None:
+    assert Cgroup("virtoll/x", Hierarchies(1, {"cpu": tmp_path})).cpu_ns() is None

@@ -341,3 +341,7 @@ def test_another_runtime_keeps_the_contract(lab: Lab, runtime: str) -> None:
             contract.answers(instance)
             contract.is_as_the_image_and_writes(image, instance)
     contract.nothing_left(lab, before)
+
+
+def test_a_path_is_written_as_fstab_has_it() -> None:
+    assert mounts.listed(Path("/var/lib/my state/lxcfs")) == r"/var/lib/my\040state/lxcfs"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,10 +11,6 @@ from on_fakes import on_fakes, write_study
 from virtoll.cli import main
 from virtoll.errors import HostError, Problem
 from virtoll.fakes import fake_environment
-from virtoll.hosts.cgroup import Cgroup, Hierarchies
-from virtoll.hosts.local import LocalHost
-from virtoll.lab import requirements
-from virtoll.platforms import mounts, vm
 from virtoll.record.model import Arm, Environment
 from virtoll.record.store import RunDirectory
 from virtoll.run import environment
@@ -86,49 +80,3 @@ def test_the_code_that_measures_is_known_and_what_reads_results_is_no_part_of_it
         digests.append(environment._code())
     environment._code.cache_clear()
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_a_monitor_that_has_not_joined_its_group_yet_is_ended_with_it() -> None:
-    """An interrupt may fall between its start and its joining; who waited for its group's end waited for ever."""
-    process = subprocess.Popen(["sleep", "86400"], start_new_session=True)
-    vm.end(cast(Any, SimpleNamespace(kill=lambda: None)), process)
-    assert process.returncode is not None
-
-
-def test_a_group_whose_cpu_time_nobody_counts_tells_none(tmp_path: Path) -> None:
-    assert Cgroup("virtoll/x", Hierarchies(1, {"cpu": tmp_path})).cpu_ns() is None
-
-
-def test_a_path_is_written_as_fstab_has_it() -> None:
-    assert mounts.listed(Path("/var/lib/my state/lxcfs")) == r"/var/lib/my\040state/lxcfs"
-
-
-class Isolated(LocalHost):
-    """This machine, with some of its CPUs kept from the kernel's own work."""
-
-    def __init__(self, isolated: str, nohz_full: str) -> None:
-        super().__init__()
-        self.files = {"isolated": isolated, "nohz_full": nohz_full}
-
-    def read(self, path: Path) -> bytes:
-        return self.files[path.name].encode() if path.name in self.files else super().read(path)
-
-
-@pytest.mark.parametrize(
-    ("isolated", "nohz_full", "told"),
-    [
-        ("\n", "(null)\n", []),
-        ("\n", "2-3\n", ["2", "3"]),
-        ("1\n", "3,5\n", ["1", "3"]),
-        ("4-7\n", "\n", []),
-    ],
-)
-def test_cpus_that_no_packets_are_steered_to_are_told_beforehand(
-    isolated: str, nohz_full: str, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("virtoll.lab.requirements.os.sched_getaffinity", lambda _pid: {0, 1, 2, 3})
-    found = [one for one in requirements.check(Isolated(isolated, nohz_full)) if "isolated" in one.what]
-    assert [one.what.split(" are ")[0] for one in found] == ([f"CPUs {', '.join(told)}"] if told else [])
-    if told:
-        left = ",".join(str(cpu) for cpu in range(4) if str(cpu) not in told)
-        assert found[0].remedy.startswith(f"taskset -c {left} virtoll")

@@ -285,3 +285,34 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
         process.wait(30)
     assert list((tmp_path / "ledger").iterdir()) == []
     leaks.assert_nothing_left(before, tag)
+
+
+class Isolated(LocalHost):
+    """This machine, with some of its CPUs kept from the kernel's own work."""
+
+    def __init__(self, isolated: str, nohz_full: str) -> None:
+        super().__init__()
+        self.files = {"isolated": isolated, "nohz_full": nohz_full}
+
+    def read(self, path: Path) -> bytes:
+        return self.files[path.name].encode() if path.name in self.files else super().read(path)
+
+
+@pytest.mark.parametrize(
+    ("isolated", "nohz_full", "told"),
+    [
+        ("\n", "(null)\n", []),
+        ("\n", "2-3\n", ["2", "3"]),
+        ("1\n", "3,5\n", ["1", "3"]),
+        ("4-7\n", "\n", []),
+    ],
+)
+def test_cpus_that_no_packets_are_steered_to_are_told_beforehand(
+    isolated: str, nohz_full: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtoll.lab.requirements.os.sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    found = [one for one in requirements.check(Isolated(isolated, nohz_full)) if "isolated" in one.what]
+    assert [one.what.split(" are ")[0] for one in found] == ([f"CPUs {', '.join(told)}"] if told else [])
+    if told:
+        left = ",".join(str(cpu) for cpu in range(4) if str(cpu) not in told)
+        assert found[0].remedy.startswith(f"taskset -c {left} virtoll")

@@ -29,6 +29,7 @@ from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
 from virtoll.record.model import Arm, Events, PlannedTrial, TrialRecord
+from virtoll.run.progress import _headline
 from virtoll.study.file import read_study
 from virtoll.trial.treatment import Driven, treatments
 
@@ -343,3 +344,4 @@ def test_a_quantity_that_was_not_told_is_missing_and_the_rest_is_not() -> None:
     trial = TrialMetrics(record)
     _quantities(trial, measured)
     assert trial.missing["wrk.corrected_p99_ms"] == "wrk did not tell it in every window"
+    assert _headline(measured.model_copy(update={"headline": "corrected_p99_ms"})) == "valid"

@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -620,3 +621,10 @@ def test_disk_holds_the_image_and_leaves_room(tmp_path: Path) -> None:
     path.unlink()
     assert disk.ext4(host, image, free_bytes, lambda _line: None).read_bytes() == first
     assert {entry.name for entry in tmp_path.iterdir()} == {"rootfs", path.name, f".{path.name}.lock"}
+
+
+def test_a_monitor_that_has_not_joined_its_group_yet_is_ended_with_it() -> None:
+    """An interrupt may fall between its start and its joining; who waited for its group's end waited for ever."""
+    process = subprocess.Popen(["sleep", "86400"], start_new_session=True)
+    vm.end(cast(Any, SimpleNamespace(kill=lambda: None)), process)
+    assert process.returncode is not None

@@ -108,6 +108,9 @@ def test_looks_that_are_late_by_a_tenth_of_all_windows_tell_nothing() -> None:
     assert told == "the generator looked at it 12 ms late in a window of 100 ms"
     early = booked(S).model_copy(update={"to_ns": S + 88 * MS})
     assert "12 ms late" in noted(window(S, early)).missing["cpu_s_per_1000"]
+    nothing = Booked(from_ns=S, to_ns=S, cpu_ns={"instance": 0})
+    at_once = window(S, nothing).model_copy(update={"duration_ns": 0, "until_ns": S})
+    assert "half of a window was over" in noted(at_once).missing["cpu_s_per_1000"]
     over = booked(S).model_copy(update={"from_ns": S + 51 * MS})
     assert "half of a window was over" in noted(window(S, over), *others).missing["cpu_s_per_1000"]
 

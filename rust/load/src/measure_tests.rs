@@ -170,12 +170,12 @@ fn booking(path: &std::path::Path) -> SocketAddr {
     write(0);
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        for answers in 1.. {
-            if stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
-                write(answers);
-                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-                stream.write_all(answer).unwrap();
-            }
+        let mut answers = 0;
+        while stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+            answers += 1;
+            write(answers);
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            stream.write_all(answer).unwrap();
         }
     });
     address

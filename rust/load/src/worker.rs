@@ -160,9 +160,6 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                 next_tick_ns = now_ns + self.tick_ns;
             }
         }
-        if cpu.is_none() {
-            self.books.look();
-        }
         let cpu = cpu.unwrap_or_else(CpuTime::of_thread);
         self.tally.window.cpu = cpu.since(cpu_before.unwrap_or(cpu));
         self.tally.used = self.books.used();

@@ -147,7 +147,7 @@ def _booked_in(windows: Sequence[Window], source: str) -> list[float | str]:
             return ["the generator could not read what was booked of it"]
         to_ns = min(booked.to_ns, max(window.end_ns, window.until_ns or booked.to_ns))
         late_ns += abs(booked.from_ns - window.start_ns) + abs(to_ns - window.end_ns)
-        if 2 * (to_ns - booked.from_ns) < window.duration_ns:
+        if 2 * (to_ns - booked.from_ns) <= window.duration_ns:  # no length at all, in a window without one
             return ["the generator looked at it when half of a window was over"]
         used_ns.append(booked.cpu_ns[source] * window.duration_ns / (to_ns - booked.from_ns))
     length_ns = sum(window.duration_ns for window in windows)

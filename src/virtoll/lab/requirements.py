@@ -10,6 +10,7 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.programs import apparmor_strips, find
+from virtoll.lab.cpus import parse_cpu_list
 
 _PACKAGES = {
     "ip": "iproute2",
@@ -29,9 +30,7 @@ def _isolated(host: Host) -> set[int]:
     found: set[int] = set()
     for name in ("isolated", "nohz_full"):
         with suppress(HostError, ValueError):  # a kernel without it; "(null)" where none was named
-            for part in host.read(Path(_CPUS, name)).decode().strip().split(","):
-                first, _, last = part.partition("-")
-                found |= set(range(int(first), int(last or first) + 1))
+            found |= parse_cpu_list(host.read(Path(_CPUS, name)).decode())
     return found
 
 
@@ -50,8 +49,9 @@ def check(host: Host) -> list[Problem]:
             layout.directory(controller, "")
     except HostError as error:
         problems.append(error.problem)
-    if isolated := sorted(_isolated(host) & os.sched_getaffinity(0)):
-        given = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0) - set(isolated))) or "CPUS"
+    ours = os.sched_getaffinity(0)
+    if isolated := sorted(_isolated(host) & ours):
+        given = ",".join(str(cpu) for cpu in sorted(ours.difference(isolated))) or "CPUS"
         what = f"CPUs {', '.join(map(str, isolated))} are isolated: the kernel steers no packets to them"
         problems.append(Problem(what, _CPUS, f"taskset -c {given} virtoll ..., or boot without isolcpus and nohz_full"))
     trial = host.run(["unshare", "--net", "ip", "link", "add", "vt0", "type", "veth"], check=False)

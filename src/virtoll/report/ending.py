@@ -129,7 +129,7 @@ _FIXED = (
 _ENDED_EARLY = (
     "**The number of blocks was fixed beforehand, and the run has not come to its end.** Where a budget or a fault "
     "ended it, nothing that was found had a say in that, and of 100 of its intervals about 95 hold the truth. Where "
-    "somebody stopped it who liked what he saw, they are too narrow: of arms that equal native 14 in 100 are called "
+    "somebody stopped it who liked what he saw, they are too narrow: of arms that equal native 15 in 100 are called "
     "different by who stops at the first difference that 3 to 8 blocks show. (`--decide` and `--precision` let a run "
     "end by what it finds, and keep the promise.)"
 )

@@ -36,7 +36,7 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 _BUSY, _BUSY_PART = 0.8, 0.4
 # What must be the same where a run is gone on with, and is no part of what one run's environment has in common with
 # another's: the code that measures, and the CPUs that virtoll may use.
-_MEASURED_BY = "measured_by"
+MEASURED_BY = "measured_by"
 _MEASURING = (
     *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
     *("probes", "services", "trial"),
@@ -79,7 +79,7 @@ def describe(
         "frequency_governor": _text(_GOVERNOR),
         "turbo_off": _text(_TURBO_OFF),
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
-        _MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
+        MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
         **calibrations.noted(machine),
     }
     return Environment(
@@ -162,7 +162,7 @@ def warnings() -> list[str]:
 def require_same(before: Environment, now: Environment) -> None:
     """HostError when a run begun in ``before`` must not go on in ``now``: its trials could not be compared."""
     changed = differences(before.comparable, booted_anew(before.comparable, now.comparable))
-    begun_by, goes_on_by = (each.notes.get(_MEASURED_BY) for each in (before, now))
+    begun_by, goes_on_by = (each.notes.get(MEASURED_BY) for each in (before, now))
     if isinstance(begun_by, dict) and isinstance(goes_on_by, dict):  # runs from before 2026-11-27 do not tell
         changed += differences(begun_by, goes_on_by)
     if changed:

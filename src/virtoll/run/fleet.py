@@ -247,7 +247,7 @@ def _common(offers: Mapping[str, Offer]) -> tuple[list[Arm], list[SkippedArm]]:
 def _of_the_measured(ready: Ready) -> dict[str, Any]:
     """What decides what a host measures."""
     found = {key: value for key, value in ready.environment.comparable.items() if key not in _OF_A_HOST}
-    by = ready.environment.notes.get("measured_by")
+    by = ready.environment.notes.get(environment.MEASURED_BY)
     code = by.get("code") if isinstance(by, dict) else None
     return {"virtoll": ready.environment.virtoll, "code": code} | found
 

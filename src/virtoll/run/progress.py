@@ -154,10 +154,10 @@ def _unit(measured: Measured) -> str:
 def _headline(measured: Measured) -> str:
     """``linpack.gflops 41.2 GFLOP/s``: the mean over its windows."""
     quantity = measured.quantities.get(measured.headline)
-    if quantity is None:
+    values = measured.values(measured.headline)
+    if quantity is None or not values:
         return "valid"
-    value = fmean(measured.values(measured.headline))
-    return f"{measured.name}.{measured.headline} {number(value)} {quantity.unit}"
+    return f"{measured.name}.{measured.headline} {number(fmean(values))} {quantity.unit}"
 
 
 class PlainProgress:
