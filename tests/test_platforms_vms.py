@@ -416,6 +416,16 @@ def test_a_host_whose_users_may_not_trace_cannot_run_uml() -> None:
     assert [bool(uml.tracing_problems(scope, "here")) for scope in range(4)] == [False, False, True, True]
 
 
+def test_a_cpu_whose_registers_uml_cannot_keep_is_told_before_a_guest_panics() -> None:
+    amx, avx512 = "flags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n", "flags\t\t: fpu avx512f\n"
+    found = [uml.state_problems(version, amx, "here") for version in ("6.1.176\n", "5.10.2", "6.13.0", "7.0")]
+    assert [bool(each) for each in found] == [True, True, False, False]
+    assert uml.state_problems("6.1.176", avx512, "here") == []
+    told = found[0][0]
+    assert "UML 6.1.176 " in told.what
+    assert "clearcpuid=amx_tile" in told.remedy
+
+
 def test_what_a_program_is_linked_with() -> None:
     shown = """\tlinux-vdso.so.1 (0x00007ffd3)
 \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)

@@ -8,6 +8,7 @@ disk is UML's own copy-on-write file over the image's ext4.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,8 @@ from virtoll.study.limits import Limits
 _HOWTO = "docs.kernel.org/virt/uml/user_mode_linux_howto_v2.html"
 _KERNEL = "linux.uml"
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_CPU = Path("/proc/cpuinfo")
+_FIRST_OF_ANY_STATE = (6, 13)  # of UML's kernels, by their sources: it asks how large a CPU's state is
 OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
 # The kernel makes a process of the host for each address space of its guest; one that is exec'ing has two. Besides: the
 # kernel and its helpers, and what it starts itself or has not yet ended.
@@ -89,6 +92,9 @@ class Uml(Platform):
             for program, package in needed.items()
             if find(program) is None
         ]
+        if find(_KERNEL) is not None:
+            version = host.run([_KERNEL, "--version"], check=False).text
+            problems += state_problems(version, _CPU.read_text(encoding="utf-8"), host.where)
         scope = _PTRACE_SCOPE.read_text(encoding="utf-8") if _PTRACE_SCOPE.exists() else "0"
         return problems + tracing_problems(int(scope), host.where)
 
@@ -206,3 +212,19 @@ def tracing_problems(scope: int, where: str) -> list[Problem]:
         return []
     what = f"kernel.yama.ptrace_scope is {scope}: UML, which does not run as root, may not trace its own processes"
     return [Problem(what, where, "sysctl kernel.yama.ptrace_scope=1 (from 3 only a reboot leads back)")]
+
+
+def state_problems(version: str, cpuinfo: str, where: str) -> list[Problem]:
+    """Why a UML of this version would panic at its first process on this CPU, of Linux's ``/proc/cpuinfo``.
+
+    It keeps the registers of its guest's processes in 2,696 bytes, up to AVX-512's. With AMX's matrices they are
+    11,008, and the host sets all of them or none (seen with 6.1: "ptrace set fp regs failed, errno = 14").
+    """
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", version)
+    is_of_any = found is None or (int(found[1]), int(found[2])) >= _FIRST_OF_ANY_STATE
+    if is_of_any or re.search(r"\bamx_tile\b", cpuinfo) is None:
+        return []
+    what = f"UML {version.strip()} has no room for the registers of a CPU with AMX, and panics as it boots"
+    least = ".".join(map(str, _FIRST_OF_ANY_STATE))
+    remedy = f"boot this machine with clearcpuid=amx_tile, or put a linux.uml of {least} or later before Debian's"
+    return [Problem(what, where, remedy)]
