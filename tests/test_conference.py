@@ -29,7 +29,7 @@ from virtoll.loads.base import Measurement, Session
 from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.loads.watchers import Watched
-from virtoll.offers import Port, Room
+from virtoll.offers import JanusRoom, Port
 from virtoll.plain import printable
 from virtoll.platforms.base import Instance, platforms
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
@@ -60,7 +60,7 @@ from virtoll.trial.treatment import treatments
 SECOND, MIB = 10**9, 2**20
 TEXT = (Path(fakes.__file__).parent / "studies" / "conference.toml").read_text("utf-8")
 LEVELS = (10, 20, 40, 60)
-ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_159), 8088)
+ROOM = JanusRoom("198.18.3.10", 8188, Port(20_000, "udp", 20_159), 8088)
 ROLES: list[dict[str, Any]] = [
     {"name": "desktop", "count": 1, "film": "d"},
     {"name": "webcam", "count": 8, "film": "w"},

@@ -21,11 +21,11 @@ from virtoll.lab.client import Client
 from virtoll.loads import conversation
 from virtoll.loads.conference import JOIN, STAY, measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
-from virtoll.offers import Footage, Port, Room
+from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Port
 from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE
 
 SECOND = 10**9
-ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
+ROOM = JanusRoom("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
 ROLES: list[dict[str, Any]] = [
     {"name": "desktop", "count": 1, "film": "d"},
     {"name": "webcam", "count": 8, "film": "w"},
@@ -286,3 +286,10 @@ def test_what_it_sends_is_footage_of_its_settings() -> None:
     assert webcam == Footage("webcam", 640, 360, 10, 100_000)
     assert desktop == replace(webcam, scene="desktop", width=1280, height=720, frames_per_s=5, bit_rate=500_000)
     assert [each.scene for each in load_of(desktops=0).footage] == ["webcam"]
+
+
+def test_a_room_of_livekits_opens_to_its_key(client: Client) -> None:
+    room = LiveKitRoom("198.18.3.10", 7880, Port(7900, "udp"), "virtoll", "the key", "the secret")
+    assert specification(load_of(), room, client)["server"] == {
+        "livekit": {"address": "198.18.3.10:7880", "room": "virtoll", "key": "the key", "secret": "the secret"}
+    }

@@ -27,11 +27,11 @@ from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
 from virtoll.loads.sights import QUANTITIES, read, seen, shows_nothing
 from virtoll.loads.watchers import Chromium, Watchers, started
-from virtoll.offers import Port, Room
+from virtoll.offers import JanusRoom, Port
 from virtoll.record.model import BROWSER
 
 SECOND = 10**9
-ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
+ROOM = JanusRoom("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
 FAKE = Path(__file__).parent / "cdp_fake.py"
 
 

@@ -185,17 +185,32 @@ class Rtsp(Tcp):
 
 @dataclass(frozen=True)
 class Room(Tcp):
-    """A conference room: the VideoRoom ``room`` of a Janus server, which participants enter by a WebSocket at
-    ``address:port``.
+    """A conference room, which participants enter by a WebSocket at ``address:port``.
 
-    Janus's HTTP API is at ``api_port``. Media go to and from ``media``, UDP ports of the same address, one to a
-    connection.
+    Media go to and from ``media``, UDP ports of the same address.
     """
 
     kind: ClassVar[str] = "room"
     media: Port
+
+
+@dataclass(frozen=True)
+class JanusRoom(Room):
+    """The VideoRoom ``room`` of a Janus server, whose HTTP API is at ``api_port``. Each connection of media has a port
+    of its own.
+    """
+
     api_port: int
     room: int = 1
+
+
+@dataclass(frozen=True)
+class LiveKitRoom(Room):
+    """The room ``room`` of a LiveKit server, which opens to tokens that are signed with the key's secret."""
+
+    room: str
+    key: str
+    secret: str
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from virtoll.errors import TrialError
 from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment, network_modes
-from virtoll.offers import Http, Offer, Port, Room
-from virtoll.services.janus import Janus, JanusSettings, nat, read_answer
+from virtoll.offers import Http, JanusRoom, Offer, Port
+from virtoll.services.janus import Janus, JanusSettings, nat
+from virtoll.services.json_http import read_answer
 
-OFFER = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
+OFFER = JanusRoom("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
 # As Janus 1.1.2 said it, shortened.
 INFO = {
     "janus": "server_info",

@@ -19,7 +19,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import common_kind, network_modes
-from virtoll.offers import Room
+from virtoll.offers import JanusRoom
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
@@ -79,7 +79,7 @@ def test_a_room_is_there_as_it_was_configured(lab: Lab, image: Image, place: str
     client = Client(lab.host, generator_confinement(lab), tmp_path, 1)
     with platform.session(lab, image), deployed(lab, image, platform, network) as instance:
         offer = SERVICE.start(instance, None)
-        assert isinstance(offer, Room)
+        assert isinstance(offer, JanusRoom)
         SERVICE.await_ready(instance, offer, client)
         assert SERVICE.verify(offer, client, None) == []
         assert SERVICE.counted(offer, client) == {"sessions": 0, "participants": 0}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::{json, Value};
 
 use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
-use super::room::{Failure, Feed, Room, Told, Way};
+use super::room::{Failure, Feed, Room, Told, Way, Words};
 use super::spec::JanusSpec;
 
 const PLUGIN: &str = "janus.plugin.videoroom";
@@ -18,6 +18,8 @@ const NO_SUCH_ROOM: u64 = 426;
 const NO_SUCH_FEED: u64 = 428;
 const UNAUTHORIZED: u64 = 433;
 const PUBLISHERS_FULL: u64 = 432;
+/// Janus forgets a session of which it has heard nothing for 60 s.
+const KEEP_ALIVE_NS: i64 = 25_000_000_000;
 /// Janus's own: the secret, or the token, is wrong.
 const WRONG_SECRET: [u64; 2] = [403, 405];
 
@@ -54,7 +56,7 @@ pub struct Janus<'a> {
     subscription: Subscription,
     /// Names of senders.
     displays: BTreeMap<String, String>,
-    say: VecDeque<String>,
+    say: VecDeque<Words>,
     told: VecDeque<Told>,
 }
 
@@ -102,7 +104,8 @@ impl<'a> Janus<'a> {
                 put(key, secret.as_str().into());
             }
         }
-        self.say.push_back(request.to_string()); // without a line's end, which Janus would refuse
+        let text = request.to_string(); // without a line's end, which Janus would refuse
+        self.say.push_back(Words::Text(text));
     }
 
     fn message(&mut self, transaction: &str, handle: u64, body: Value, jsep: Option<Value>) {
@@ -323,15 +326,26 @@ impl<'a> Janus<'a> {
 }
 
 impl Room for Janus<'_> {
-    fn subprotocol(&self) -> &'static str {
-        "janus-protocol"
+    fn path(&self) -> String {
+        self.spec.path.clone()
     }
 
-    fn say(&mut self) -> Option<String> {
+    fn subprotocol(&self) -> Option<&'static str> {
+        Some("janus-protocol")
+    }
+
+    fn alive_every_ns(&self) -> i64 {
+        KEEP_ALIVE_NS
+    }
+
+    fn say(&mut self) -> Option<Words> {
         self.say.pop_front()
     }
 
-    fn hear(&mut self, text: &str) -> Result<(), Failure> {
+    fn hear(&mut self, words: &Words) -> Result<(), Failure> {
+        let Words::Text(text) = words else {
+            return Err(Failure::Signalling);
+        };
         let message: Message = serde_json::from_str(text).map_err(|_| Failure::Signalling)?;
         match message.janus.as_str() {
             "success" => {

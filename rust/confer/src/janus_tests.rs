@@ -15,7 +15,10 @@ fn spec() -> JanusSpec {
 
 fn said(janus: &mut Janus) -> Vec<Value> {
     std::iter::from_fn(|| janus.say())
-        .map(|text| {
+        .map(|words| {
+            let Words::Text(text) = words else {
+                panic!("{words:?}")
+            };
             assert!(!text.ends_with('\n'));
             serde_json::from_str(&text).unwrap()
         })
@@ -26,17 +29,18 @@ fn all_told(janus: &mut Janus) -> Vec<Told> {
     std::iter::from_fn(|| janus.told()).collect()
 }
 
-fn event(transaction: &str, sender: u64, data: Value, jsep: Option<&str>) -> String {
+fn event(transaction: &str, sender: u64, data: Value, jsep: Option<&str>) -> Words {
     let mut event = json!({"janus": "event", "session_id": 7, "transaction": transaction, "sender": sender,
         "plugindata": {"plugin": PLUGIN, "data": data}});
     if let Some(sdp) = jsep {
         event["jsep"] = json!({"type": "offer", "sdp": sdp});
     }
-    event.to_string()
+    Words::Text(event.to_string())
 }
 
-fn success(transaction: &str, id: u64) -> String {
-    json!({"janus": "success", "transaction": transaction, "data": {"id": id}}).to_string()
+fn success(transaction: &str, id: u64) -> Words {
+    let said = json!({"janus": "success", "transaction": transaction, "data": {"id": id}});
+    Words::Text(said.to_string())
 }
 
 fn publisher(id: u64, display: &str) -> Value {
@@ -234,7 +238,8 @@ fn what_goes_wrong_has_its_kind() {
     assert_eq!(wrong(426), Failure::NoRoom);
     assert_eq!(wrong(433), Failure::Refused);
     assert_eq!(wrong(499).kind(), "janus 499 Maximum numberof");
-    let hear = |text: &str| joined(&spec, json!([])).0.hear(text).unwrap_err();
+    let heard = |words: &Words| joined(&spec, json!([])).0.hear(words).unwrap_err();
+    let hear = |text: &str| heard(&Words::Text(text.into()));
     assert_eq!(
         hear(r#"{"janus": "error", "error": {"code": 458, "reason": "No such session"}}"#).kind(),
         "janus 458 No such session"
@@ -252,11 +257,12 @@ fn what_goes_wrong_has_its_kind() {
         Failure::Lost
     );
     assert_eq!(
-        hear(&event("", 8, json!({"videoroom": "destroyed"}), None)),
+        heard(&event("", 8, json!({"videoroom": "destroyed"}), None)),
         Failure::Destroyed
     );
     assert_eq!(hear("no JSON"), Failure::Signalling);
-    assert_eq!(hear(&success("create", 0)), Failure::Signalling);
+    assert_eq!(heard(&success("create", 0)), Failure::Signalling);
+    assert_eq!(heard(&Words::Bytes(vec![123, 125])), Failure::Signalling);
 }
 
 /// Any value that might stand in a message.
@@ -310,9 +316,9 @@ proptest! {
         let (mut janus, _) = joined(&spec, json!([publisher(1, "")]));
         for value in values {
             let mut text = value.to_string();
-            let _ = janus.hear(&text);
+            let _ = janus.hear(&Words::Text(text.clone()));
             text.truncate(cut);
-            let _ = janus.hear(&text);
+            let _ = janus.hear(&Words::Text(text));
             let data = event("subscribe", 9, value, Some("x"));
             let _ = janus.hear(&data);
         }

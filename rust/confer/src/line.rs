@@ -1,4 +1,4 @@
-//! A participant's conversation with its server: texts over a WebSocket (RFC 6455), which blocks nobody.
+//! A participant's conversation with its server, over a WebSocket (RFC 6455), which blocks nobody.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddrV4, TcpStream};
@@ -12,7 +12,7 @@ use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, HandshakeError, Message, WebSocket};
 use virtoll_generator::sys::{self, Address};
 
-use super::room::Failure;
+use super::room::{Failure, Words};
 
 /// What a server says at once: an offer of a hundred feeds.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -36,7 +36,7 @@ impl Line {
     pub fn connect(
         address: SocketAddrV4,
         path: &str,
-        subprotocol: &str,
+        subprotocol: Option<&str>,
     ) -> std::io::Result<(Self, OwnedFd)> {
         let fd = sys::connect(&Address::from(address))?;
         sys::no_delay(&fd)?;
@@ -54,7 +54,10 @@ impl Line {
         let uri: Uri = format!("ws://{address}{path}")
             .parse()
             .map_err(|error| wrong(&error))?;
-        let request = ClientRequestBuilder::new(uri).with_sub_protocol(subprotocol);
+        let mut request = ClientRequestBuilder::new(uri);
+        if let Some(subprotocol) = subprotocol {
+            request = request.with_sub_protocol(subprotocol);
+        }
         let request = request
             .into_client_request()
             .map_err(|error| wrong(&error))?;
@@ -103,13 +106,18 @@ impl Line {
                     _ => Failure::Signalling,
                 });
             }
+            Err(HandshakeError::Failure(Error::Http(answer)))
+                if [401, 403].contains(&answer.status().as_u16()) =>
+            {
+                return Err(Failure::Refused)
+            }
             Err(HandshakeError::Failure(_)) => return Err(Failure::Signalling),
         }
         Ok(())
     }
 
-    /// The next text that came; None: nothing more has.
-    pub fn hear(&mut self) -> Result<Option<String>, Failure> {
+    /// What came next; None: nothing more has.
+    pub fn hear(&mut self) -> Result<Option<Words>, Failure> {
         self.open()?;
         let socket = match &mut self.state {
             State::Open(socket) => socket,
@@ -118,7 +126,8 @@ impl Line {
         };
         loop {
             match socket.read() {
-                Ok(Message::Text(text)) => return Ok(Some(text.as_str().to_owned())),
+                Ok(Message::Text(text)) => return Ok(Some(Words::Text(text.as_str().to_owned()))),
+                Ok(Message::Binary(bytes)) => return Ok(Some(Words::Bytes(bytes.to_vec()))),
                 Ok(Message::Close(_)) => return Err(Failure::Signalling),
                 Ok(_) => {}
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -128,11 +137,15 @@ impl Line {
     }
 
     /// Say something, as soon as there is room.
-    pub fn say(&mut self, text: String) -> Result<(), Failure> {
+    pub fn say(&mut self, words: Words) -> Result<(), Failure> {
         let State::Open(socket) = &mut self.state else {
             return Err(Failure::Signalling);
         };
-        blocked(socket.send(Message::text(text)))
+        let message = match words {
+            Words::Text(text) => Message::text(text),
+            Words::Bytes(bytes) => Message::binary(bytes),
+        };
+        blocked(socket.send(message))
     }
 
     /// There is room again.

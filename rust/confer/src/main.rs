@@ -5,7 +5,7 @@
 //! join one after another, and when all have been there for a while, a window begins, of which one line is said. At the
 //! end of standard input all leave. Orders are carried out one after another; nobody leaves between them.
 //!
-//! `room.rs` is what differs between servers, `janus.rs` one of them; `participant.rs` is who joins, `sending.rs` and
+//! `room.rs` is what differs between servers, `janus.rs` and `livekit.rs` are two; `participant.rs` is who joins, `sending.rs` and
 //! `receiving.rs` its media, `frames.rs` what could be shown of them; `worker.rs` who drives them.
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Participants who fail are data.
@@ -18,6 +18,8 @@ mod frames;
 mod janus;
 mod janus_said;
 mod line;
+mod livekit;
+mod livekit_said;
 mod participant;
 mod peer;
 mod play;
@@ -37,6 +39,7 @@ use virtoll_generator::time::not_passed;
 use virtoll_generator::{sys, Failed};
 
 use janus::Janus;
+use livekit::LiveKit;
 use peer::{Clock, Common};
 use room::Room;
 use spec::{ConferSpec, Order, Role, Server, PARTICIPANTS_MAX};
@@ -67,17 +70,10 @@ impl Shared<'_> {
 
     pub fn room(&self, number: usize, role: usize) -> Box<dyn Room + '_> {
         let role = &self.roles[role];
+        let display = format!("virtoll {number} {}", role.name);
         match &self.spec.server {
-            Server::Janus(spec) => {
-                let display = format!("virtoll {number} {}", role.name);
-                Box::new(Janus::new(spec, display, role.watches))
-            }
-        }
-    }
-
-    pub fn path(&self) -> &str {
-        match &self.spec.server {
-            Server::Janus(spec) => &spec.path,
+            Server::Janus(spec) => Box::new(Janus::new(spec, display, role.watches)),
+            Server::LiveKit(spec) => Box::new(LiveKit::new(spec, display, role.watches)),
         }
     }
 }

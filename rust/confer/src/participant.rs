@@ -14,9 +14,6 @@ use super::sending::Sending;
 use super::tally::Tally;
 use super::Shared;
 
-/// Janus forgets a session of which it has heard nothing for 60 s.
-const KEEP_ALIVE_NS: i64 = 25_000_000_000;
-
 /// Why a participant cannot go on: it failed, or the generator did.
 pub enum Trouble {
     Participant(Failure),
@@ -59,9 +56,10 @@ impl<'a> Participant<'a> {
         now_ns: i64,
     ) -> std::io::Result<Self> {
         let room = shared.room(number, role);
+        let alive_every_ns = room.alive_every_ns();
         let (line, line_fd) = Line::connect(
             shared.spec.server.address(),
-            shared.path(),
+            &room.path(),
             room.subprotocol(),
         )?;
         Ok(Participant {
@@ -77,7 +75,7 @@ impl<'a> Participant<'a> {
             others: false,
             joined_ns: None,
             deadline_ns: now_ns.saturating_add(shared.spec.patience_ns),
-            keep_ns: now_ns + KEEP_ALIVE_NS,
+            keep_ns: now_ns + alive_every_ns,
             asked_ns: now_ns,
         })
     }
@@ -135,8 +133,8 @@ impl<'a> Participant<'a> {
         tally: &mut Tally,
     ) -> Result<(), Trouble> {
         self.line.flush()?;
-        while let Some(text) = self.line.hear()? {
-            self.room.hear(&text)?;
+        while let Some(words) = self.line.hear()? {
+            self.room.hear(&words)?;
         }
         self.on_told(now_ns, shared, tally)?;
         self.drive(now_ns, shared, tally)
@@ -238,7 +236,7 @@ impl<'a> Participant<'a> {
             return Err(self.lacks(shared).into());
         }
         if now_ns >= self.keep_ns {
-            self.keep_ns = now_ns + KEEP_ALIVE_NS;
+            self.keep_ns = now_ns + self.room.alive_every_ns();
             self.room.keep_alive();
         }
         for way in [Way::Sending, Way::Receiving] {
@@ -268,8 +266,8 @@ impl<'a> Participant<'a> {
 
     fn speak(&mut self) -> Result<(), Trouble> {
         while self.line.is_open() {
-            let Some(text) = self.room.say() else { break };
-            self.line.say(text)?;
+            let Some(words) = self.room.say() else { break };
+            self.line.say(words)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! What differs between conference servers: how a participant and its server agree on who sends what to whom. Machines
-//! without input and output of their own; what they say and hear are texts.
+//! without input and output of their own.
 
 use std::fmt;
 
@@ -17,6 +17,8 @@ pub enum Failure {
     Refused,
     /// By Janus's own code and words.
     Janus(u64, String),
+    /// In LiveKit's words.
+    LiveKit(String),
     /// An offer or an answer that cannot be taken.
     Sdp,
     Ice,
@@ -39,14 +41,8 @@ impl Failure {
             Failure::RoomFull => "room full".into(),
             Failure::NoRoom => "no room".into(),
             Failure::Refused => "refused".into(),
-            Failure::Janus(code, text) => {
-                let text: String = text
-                    .chars()
-                    .filter(|char| !char.is_control())
-                    .take(TEXT_CHARS)
-                    .collect();
-                format!("janus {code} {text}")
-            }
+            Failure::Janus(code, text) => format!("janus {code} {}", bounded(text)),
+            Failure::LiveKit(text) => format!("livekit {}", bounded(text)),
             Failure::Sdp => "sdp".into(),
             Failure::Ice => "ice failed".into(),
             Failure::Dtls => "dtls failed".into(),
@@ -54,6 +50,12 @@ impl Failure {
             Failure::Destroyed => "destroyed".into(),
         }
     }
+}
+
+/// A server's words, as far as they can be shown.
+fn bounded(text: &str) -> String {
+    let shown = text.chars().filter(|char| !char.is_control());
+    shown.take(TEXT_CHARS).collect()
 }
 
 impl fmt::Display for Failure {
@@ -98,15 +100,28 @@ pub enum Told {
     Candidate { way: Way, candidate: String },
 }
 
+/// What is said to a server, or comes from it, at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Words {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
 pub trait Room {
-    /// The WebSocket's subprotocol.
-    fn subprotocol(&self) -> &'static str;
+    /// The WebSocket's path, with what lets this participant in.
+    fn path(&self) -> String;
+
+    /// The WebSocket's subprotocol, if it has one.
+    fn subprotocol(&self) -> Option<&'static str>;
+
+    /// How often the server is to hear of it, lest it forget it.
+    fn alive_every_ns(&self) -> i64;
 
     /// What is to be said next.
-    fn say(&mut self) -> Option<String>;
+    fn say(&mut self) -> Option<Words>;
 
-    /// A text came.
-    fn hear(&mut self, text: &str) -> Result<(), Failure>;
+    /// Something came.
+    fn hear(&mut self, words: &Words) -> Result<(), Failure>;
 
     /// What of it concerns the participant.
     fn told(&mut self) -> Option<Told>;
@@ -117,7 +132,7 @@ pub trait Room {
     /// Answer what was offered.
     fn answer(&mut self, sdp: String);
 
-    /// Something is to be said lest the server forget it.
+    /// It is time for the server to hear of it.
     fn keep_alive(&mut self);
 
     /// The last thing to be said.

@@ -36,6 +36,7 @@ pub struct ConferSpec {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Server {
     Janus(JanusSpec),
+    LiveKit(LiveKitSpec),
 }
 
 /// A room of Janus's VideoRoom, over a WebSocket.
@@ -50,10 +51,21 @@ pub struct JanusSpec {
     pub api_secret: Option<String>,
 }
 
+/// A room of a LiveKit server, which whoever has the key's secret may open.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveKitSpec {
+    pub address: SocketAddrV4,
+    pub room: String,
+    pub key: String,
+    pub secret: String,
+}
+
 impl Server {
     pub fn address(&self) -> SocketAddrV4 {
         match self {
             Server::Janus(janus) => janus.address,
+            Server::LiveKit(livekit) => livekit.address,
         }
     }
 }

@@ -22,7 +22,9 @@ fn with_worker<T>(
 ) -> T {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut spec = spec();
-    let Server::Janus(janus) = &mut spec.server;
+    let Server::Janus(janus) = &mut spec.server else {
+        unreachable!()
+    };
     janus.address = match listener.local_addr().unwrap() {
         std::net::SocketAddr::V4(address) => address,
         std::net::SocketAddr::V6(_) => unreachable!(),

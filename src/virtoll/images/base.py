@@ -9,6 +9,7 @@ from pathlib import Path
 # In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
 AGENT = "/virtoll/agent"
 JARS = "/virtoll/jars"  # in an image that wants some
+PROGRAMS = "/virtoll/programs"  # the same
 INSTANCE = "instance"  # the role of what is measured
 
 
@@ -52,12 +53,30 @@ class Jar:
 
 
 @dataclass(frozen=True)
+class GoProgram:
+    """A program to be built from Go modules, and what it must be (`virtoll.images.go`)."""
+
+    package: str  # "github.com/livekit/livekit-server/cmd/server": the command's
+    name: str  # what it is called once built
+    go: str  # the version of Go that builds it, "1.26.8"
+    modules: str  # the text of go.mod: each module's version
+    sums: str  # of go.sum: each module's digest
+    sha256: str  # of what comes of it, 64 hex digits
+
+    @property
+    def inside(self) -> str:
+        """Where it lies in an image."""
+        return f"{PROGRAMS}/{self.name}"
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What an image is to be made of."""
 
     source: str = ""  # the user's own: "oci:PATH", "oci:PATH:TAG" or "dir:PATH"; "" for Debian packages
     packages: tuple[str, ...] = ()  # Debian names, sorted
     jars: tuple[Jar, ...] = ()  # besides the packages
+    programs: tuple[GoProgram, ...] = ()  # the same
 
     @property
     def is_nothing(self) -> bool:
@@ -66,7 +85,8 @@ class Wanted:
 
 
 def together(wanted: Iterable[Wanted]) -> Wanted | None:
-    """One image for all of them: the same for all, or one of packages and jars with what any of them needs. None where
+    """One image for all of them: the same for all, or one of packages, jars and programs with what any of them
+    needs. None where
     there is no such image.
     """
     apart = list(dict.fromkeys(wanted))
@@ -74,8 +94,10 @@ def together(wanted: Iterable[Wanted]) -> Wanted | None:
         return apart[0]
     if any(each.source for each in apart):
         return None
+    packages = sorted({package for each in apart for package in each.packages})
     jars = dict.fromkeys(jar for each in apart for jar in each.jars)
-    return Wanted(packages=tuple(sorted({package for each in apart for package in each.packages})), jars=tuple(jars))
+    programs = dict.fromkeys(program for each in apart for program in each.programs)
+    return Wanted(packages=tuple(packages), jars=tuple(jars), programs=tuple(programs))
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
     CACHE/jars/<digest12>/    red5-server-1.2.12.jar ...: all of one lock
 
-They come from Maven's central repository, which Debian's Ivy knows by itself. Ivy runs in an image of its own
-(`virtoll.images.rootfs`), so this machine needs no Java; it gets this machine's name servers and the certificate
-authorities that were added to it. Nothing that it brings is believed: a jar is taken if it has the lock's digest, and
-looked at again each time that it is laid into an image.
+They come from Maven's central repository, which Debian's Ivy knows by itself (`virtoll.images.workshop`). Nothing that
+it brings is believed: a jar is taken if it has the lock's digest, and looked at again each time that it is laid into an
+image.
 """
 
 from __future__ import annotations
@@ -22,29 +21,16 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images import rootfs
 from virtoll.images.base import Jar
-from virtoll.images.cached import cached, remove
+from virtoll.images.cached import cached
+from virtoll.images.workshop import Workshop
 
 PACKAGES = ("ivy", "openjdk-17-jre-headless")
 
 _FETCH_S = 600.0
 _LINE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) sha256:([0-9a-f]{64})")
-# $1: a directory for this alone; $2: the root filesystem, which stays as it is. The mounts go with their namespace. Ivy
-# reads what comes from outside, so it is not root.
-_ENTER = ("unshare", "--mount", "--", "sh", "-e", "-c")
-_SCRIPT = """
-mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" virtoll-jars "$1/root"
-mount -t proc proc "$1/root/proc"
-mount --bind /dev "$1/root/dev"
-cp /etc/resolv.conf /etc/hosts "$1/root/etc/"
-added=/usr/local/share/ca-certificates
-[ ! -d $added ] || cp -r $added/. "$1/root$added/"
-exec chroot "$1/root" sh -e -c '
-update-ca-certificates >&2
-chown nobody /mnt
-cd /mnt
-exec setpriv --reuid nobody --regid nogroup --clear-groups --no-new-privs --bounding-set=-all \\
-    java -jar /usr/share/java/ivy.jar -ivy ivy.xml -cache cache \\
-    -types jar bundle -retrieve "[artifact]-[revision].[ext]"'
+_IVY = """
+exec java -jar /usr/share/java/ivy.jar -ivy ivy.xml -cache cache \\
+    -types jar bundle -retrieve "[artifact]-[revision].[ext]"
 """
 
 
@@ -89,25 +75,21 @@ def laid(host: Host, jars: Sequence[Jar], progress: Callable[[str], None]) -> di
 def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str], None]) -> None:
     image = rootfs.build(host, "jars", PACKAGES, progress)
     progress(f"fetching {len(jars)} jars from Maven's central repository (once)")
-    room = place / "room"
-    for name in ("root", "work", "upper/mnt"):
-        (room / name).mkdir(parents=True)
-    work = room / "upper/mnt"
-    (work / "ivy.xml").write_text(description(jars), encoding="utf-8")
+    workshop = Workshop(place / "workshop")
+    (workshop.bench / "ivy.xml").write_text(description(jars), encoding="utf-8")
     try:
-        done = host.run([*_ENTER, _SCRIPT, "sh", str(room), str(image.rootfs)], timeout_s=_FETCH_S, check=False)
-    except CommandError as error:  # its words are followed by the whole script
-        raise _unfetched(host, f"{len(jars)} jars", error.problem.what.partition(": ")[0]) from error
-    said = (done.stdout + done.stderr).decode(errors="replace")
+        said = workshop.do(host, image, _IVY, _FETCH_S)
+    except CommandError as error:
+        raise _unfetched(host, f"{len(jars)} jars", error.problem.what) from error
     for jar in jars:
-        fetched = work / jar.file
+        fetched = workshop.bench / jar.file
         if fetched.is_symlink() or not fetched.is_file():
             raise _unfetched(host, f"{jar.group}:{jar.name}:{jar.version}", said)
         kept = place / jar.file
         shutil.copyfile(fetched, kept, follow_symlinks=False)  # whoever fetched it may still write to his own
         kept.chmod(0o644)  # for services that are not root
         _expect(jar, kept, "nothing was kept of it; something between here and there changes it: a proxy?")
-    remove(room)
+    workshop.remove()
 
 
 def description(jars: Sequence[Jar]) -> str:

@@ -26,7 +26,7 @@ from virtoll.loads.base import Intensity, Load, Measurement, Session
 from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
-from virtoll.offers import Footage, Offer, Room
+from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Offer, Room
 from virtoll.record.model import Measured, Quantity
 from virtoll.units import within
 
@@ -210,16 +210,7 @@ def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[s
         {"name": name, "count": number, "film": films[name], "watches": True} for name, number in senders if number
     ]
     return {
-        "server": {
-            "janus": {
-                "address": f"{offer.address}:{offer.port}",
-                "path": "/",
-                "room": offer.room,
-                "pin": None,
-                "token": None,
-                "api_secret": None,
-            }
-        },
+        "server": _server(offer),
         "roles": [*roles, {"name": _WATCHER, "count": None, "film": None, "watches": True}],
         "threads": max(1, client.cpus),
         "cpus": sorted(client.confinement.cpus or ()),
@@ -227,6 +218,16 @@ def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[s
         "rest_ns": settings.rest_ns,
         "seed": settings.seed,
     }
+
+
+def _server(offer: Room) -> dict[str, Any]:
+    """Whose room it is, and what opens it."""
+    address = f"{offer.address}:{offer.port}"
+    if isinstance(offer, LiveKitRoom):
+        return {"livekit": {"address": address, "room": offer.room, "key": offer.key, "secret": offer.secret}}
+    assert isinstance(offer, JanusRoom)
+    told = {"address": address, "path": "/", "room": offer.room, "pin": None, "token": None, "api_secret": None}
+    return {"janus": told}
 
 
 def order(settings: ParticipantsSettings, participants: int, start_ns: int | None) -> dict[str, Any]:
@@ -283,7 +284,10 @@ def _line(asked: dict[str, Any]) -> bytes:
 def _conference(
     load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room, there: Chromium | None
 ) -> Iterator[Conference]:
-    watchers = None if there is None else Watchers(there, load.settings.browsers, offer)
+    watchers = None
+    if there is not None:
+        assert isinstance(offer, JanusRoom)  # see virtoll.run.refusals
+        watchers = Watchers(there, load.settings.browsers, offer)
     with conversing(client, (load.generator,), "the participants", spec) as conversation:
         try:
             yield Conference(load, conversation, watchers)

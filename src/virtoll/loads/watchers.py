@@ -20,7 +20,7 @@ from virtoll.loads.base import Measurement
 from virtoll.loads.browser import Browser, chromium
 from virtoll.loads.cdp import GONE, BrowserError, Page
 from virtoll.loads.sights import Sight, read, seen, shows_nothing
-from virtoll.offers import Room
+from virtoll.offers import JanusRoom
 from virtoll.record.model import BROWSER, Events
 
 _SCRIPT: Final = "watching.js"
@@ -64,7 +64,7 @@ class _Watcher:
     page: Page | None = None
     failure: str = ""
 
-    def enter(self, browser: Browser, offer: Room, name: str, timeout_s: float) -> None:
+    def enter(self, browser: Browser, offer: JanusRoom, name: str, timeout_s: float) -> None:
         """Open a page and have it come in, unless it has; that it is in, it tells itself."""
         if self.page is not None or self.failure in GONE:
             return
@@ -103,7 +103,7 @@ class Watchers:
 
     chromium: Chromium
     number: int
-    offer: Room
+    offer: JanusRoom
     _there: list[_Watcher] = field(default_factory=list)
 
     def watch(self, start_ns: int, duration_ns: int) -> Watched:

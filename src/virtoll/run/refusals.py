@@ -18,7 +18,7 @@ from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
 from virtoll.loads.viewing import ViewingLoad
-from virtoll.offers import Room
+from virtoll.offers import JanusRoom, Room
 from virtoll.probes.base import probes
 from virtoll.record.model import LEVEL, LEVELS, Arm
 from virtoll.record.objective import parse, quantile_of
@@ -108,6 +108,9 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
     if not isinstance(work, Driven) or Room not in work.load.takes:
         return []
     load, service, problems = work.load.settings, work.service.settings, []
+    if load.browsers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
+        what = f"browsers watch a room of Janus's, and {work.service.name} is none"
+        problems.append(Problem(what, f"{file}: [load] browsers", "leave it out, or write 0"))
     most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
     beside = f" and {load.browsers} browser{'s' if load.browsers > 1 else ''}" if load.browsers else ""
     senders = min(most, load.desktops + load.webcams)

@@ -12,7 +12,7 @@ from pathlib import Path
 from virtoll import films, footage
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.images import jars, oci, rootfs
+from virtoll.images import go, jars, oci, rootfs
 from virtoll.images.base import Image, Images, Wanted, together
 from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
@@ -249,11 +249,12 @@ def _image(wanted: Iterable[Wanted]) -> Wanted:
 def _built(
     host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None], files: Mapping[str, Path] = rootfs.NO_FILES
 ) -> Image:
-    """An image of the user's own, or of Debian packages and jars, from the cache where it is there already."""
+    """An image of the user's own, or of packages, jars and programs, from the cache where it is there already."""
     if wanted.source:
         # Its path is absolute: the study file's reader made it so.
         return oci.build(host, name, Source.parse(wanted.source, Path()), say)
-    return rootfs.build(host, name, wanted.packages, say, {**files, **jars.laid(host, wanted.jars, say)})
+    brought = {**jars.laid(host, wanted.jars, say), **go.laid(host, wanted.programs, say)}
+    return rootfs.build(host, name, wanted.packages, say, {**files, **brought})
 
 
 def _expect_startable(asked: Sequence[Treatment], images: Images) -> None:

@@ -9,24 +9,20 @@ and HTTP for what is asked about it, by a configuration of our own. That nothing
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
-from virtoll import strict_json
 from virtoll.errors import Problem, TrialError
 from virtoll.networks.base import Attachment
-from virtoll.offers import Content, Offer, Port, Room, Tcp
+from virtoll.offers import Content, JanusRoom, Offer, Port, Tcp
 from virtoll.platforms.base import Instance
-from virtoll.services import daemon
+from virtoll.services import daemon, json_http
 from virtoll.services.base import Service, Visitor
 from virtoll.units import within
 
 _FIRST_MEDIA, _MOST_MEDIA = 20_000, 40_000
 _ROOM, _PATH, _ADMIN_PATH = 1, "/janus", "/admin"
-_ANSWER_BYTES = 2**20
 _READY_S = 60.0
 _PLUGIN, _HTTP, _WEBSOCKETS = "janus.plugin.videoroom", "janus.transport.http", "janus.transport.websockets"
 # Of Debian's package.
@@ -61,7 +57,7 @@ class Janus(Service):
     port: ClassVar[int] = 8188
     api_port: ClassVar[int] = 8088
     admin_port: ClassVar[int] = 7088
-    offered: ClassVar[tuple[type[Offer], ...]] = (Room,)
+    offered: ClassVar[tuple[type[Offer], ...]] = (JanusRoom,)
     Settings: ClassVar[type[JanusSettings]] = JanusSettings
     settings: JanusSettings
 
@@ -81,13 +77,13 @@ class Janus(Service):
         what = f"{self.settings.publishers} publishers are more than the {self.settings.participants} who can be there"
         return [Problem(what, "[service] participants", f"write participants = {self.settings.publishers} or more")]
 
-    def start(self, instance: Instance, behind: Offer | None) -> Room:  # noqa: ARG002 - it stands alone
+    def start(self, instance: Instance, behind: Offer | None) -> JanusRoom:  # noqa: ARG002 - it stands alone
         """Start it with the one room."""
         for file, text in self.configuration(instance.attachment).items():
             instance.agent.put(f"{daemon.DIRECTORY}/{file}", text.encode())
         argv = ["sh", "-c", _OPEN, "janus", "-F", daemon.DIRECTORY]
         daemon.start(instance, self.name, argv, self.port, user="nobody")
-        return Room(instance.attachment.endpoint_address, self.port, self._media, self.api_port, _ROOM)
+        return JanusRoom(instance.attachment.endpoint_address, self.port, self._media, self.api_port, _ROOM)
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until it has its plugin, which is after it listens."""
@@ -180,9 +176,9 @@ room-{_ROOM}: {{
 
     def counted(self, offer: Offer, visitor: Visitor) -> dict[str, int]:
         """Sessions by the administrators' API, and participants in the room."""
-        assert isinstance(offer, Room)
+        assert isinstance(offer, JanusRoom)
         admin = Tcp(offer.address, self.admin_port)
-        told = _asked(visitor, admin, _ADMIN_PATH, {"janus": "list_sessions", "transaction": "v"})
+        told = json_http.asked(visitor, admin, _ADMIN_PATH, {"janus": "list_sessions", "transaction": "v"})
         found = {"sessions": len(told["sessions"])} if isinstance(told.get("sessions"), list) else {}
         rooms = self._rooms(offer, visitor)
         present = next((room.get("num_participants") for room in rooms if room.get("room") == offer.room), None)
@@ -190,10 +186,10 @@ room-{_ROOM}: {{
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
         """It is Janus with VideoRoom alone, the room is as it was configured, and it opens a WebSocket."""
-        assert isinstance(offer, Room)
+        assert isinstance(offer, JanusRoom)
         api = Tcp(offer.address, offer.api_port)
         where = f"{self.name}, http://{api.address}:{api.port}{_PATH}"
-        told = read_answer(visitor.exchange(api, _get(api, f"{_PATH}/info"), _ANSWER_BYTES), where)
+        told = json_http.got(visitor, api, f"{_PATH}/info")
         wrong = self._wrong_with(told) or self._wrong_with_rooms(self._rooms(offer, visitor), offer.room)
         wrong = wrong or _wrong_with_socket(visitor.exchange(offer, _upgrade(offer), len(_SWITCHED)))
         return [Problem(wrong, where, "the service's log in the trial says why")] if wrong else []
@@ -217,17 +213,17 @@ room-{_ROOM}: {{
         ]
         return f"room {number} has {'; '.join(differing)}" if differing else ""
 
-    def _rooms(self, offer: Room, visitor: Visitor) -> list[dict[str, Any]]:
+    def _rooms(self, offer: JanusRoom, visitor: Visitor) -> list[dict[str, Any]]:
         """Its rooms as it lists them, asked in a session that is ended again."""
         api = Tcp(offer.address, offer.api_port)
         where = f"{self.name}, http://{api.address}:{api.port}{_PATH}"
-        session = _number_in(_asked(visitor, api, _PATH, {"janus": "create", "transaction": "v"}), where)
+        session = _number_in(json_http.asked(visitor, api, _PATH, {"janus": "create", "transaction": "v"}), where)
         path = f"{_PATH}/{session}"
         attach = {"janus": "attach", "plugin": _PLUGIN, "transaction": "v"}
-        handle = _number_in(_asked(visitor, api, path, attach), where)
+        handle = _number_in(json_http.asked(visitor, api, path, attach), where)
         message = {"janus": "message", "body": {"request": "list"}, "transaction": "v"}
-        told = _asked(visitor, api, f"{path}/{handle}", message)
-        _asked(visitor, api, path, {"janus": "destroy", "transaction": "v"})
+        told = json_http.asked(visitor, api, f"{path}/{handle}", message)
+        json_http.asked(visitor, api, path, {"janus": "destroy", "transaction": "v"})
         plugin = told.get("plugindata")
         data = plugin.get("data") if isinstance(plugin, dict) else None
         rooms = data.get("list") if isinstance(data, dict) else None
@@ -273,33 +269,6 @@ def _wrong_with_socket(said: bytes) -> str:
     return (
         "" if said.startswith(_SWITCHED) else f"asked for a WebSocket, it says {said[:40].decode(errors='replace')!r}"
     )
-
-
-def _get(offer: Tcp, path: str) -> bytes:
-    return f"GET {path} HTTP/1.0\r\nHost: {offer.address}:{offer.port}\r\n\r\n".encode()
-
-
-def _asked(visitor: Visitor, offer: Tcp, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    """What it answers to one message of its API. TrialError where that is none."""
-    body = json.dumps(message).encode()
-    head = f"POST {path} HTTP/1.0\r\nHost: {offer.address}:{offer.port}\r\nContent-Type: application/json\r\n"
-    sent = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    return read_answer(visitor.exchange(offer, sent, _ANSWER_BYTES), f"{offer.kind} at {offer.address}:{offer.port}")
-
-
-def read_answer(said: bytes, where: str) -> dict[str, Any]:
-    """The JSON object of an answer over HTTP. TrialError where it is none."""
-    head, _, body = said.partition(b"\r\n\r\n")
-    if not re.match(rb"HTTP/1\.[01] 200 ", head):
-        status = head.partition(b"\r\n")[0][:200].decode(errors="replace")
-        raise TrialError(f"it answers {status!r}", where=where)
-    try:
-        told = strict_json.loads(body)
-    except ValueError as error:
-        raise TrialError(f"what it answers is no JSON: {error}", where=where) from error
-    if not isinstance(told, dict):
-        raise TrialError(f"what it answers is no JSON object: {str(told)[:200]}", where=where)
-    return told
 
 
 def _number_in(told: Mapping[str, Any], where: str) -> int:

@@ -1,0 +1,108 @@
+"""Go programs that Debian does not have: built from modules of locked versions and digests, once, and cached.
+
+    CACHE/programs/<digest12>/livekit-server
+
+Debian's Go is older than they ask for: it fetches the one that they are built with, which is a module as any other.
+Both know by themselves where modules are to be had (GOPROXY says otherwise). A program is taken if it has the lock's
+digest, which the same Go makes of the same modules on whatever machine (no path, no time and no C is in it); and looked
+at again each time that it is laid into an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from virtoll.errors import CommandError, HostError
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.images import rootfs
+from virtoll.images.base import GoProgram
+from virtoll.images.cached import cached
+from virtoll.images.workshop import Workshop
+
+PACKAGES = ("ca-certificates", "golang-go")
+
+_BUILD_S = 3600.0
+# Modules' digests are those of go.sum. Go itself has none there: what it makes has one.
+_SCRIPT = """
+export HOME=/mnt GOPATH=/mnt/go GOCACHE=/mnt/cache GOSUMDB=off GOFLAGS= GOENV=off GOTOOLCHAIN=local
+toolchain=golang.org/toolchain@v0.0.1-go{go}.linux-amd64
+(mkdir empty && cd empty && go mod download $toolchain)
+chmod -R u+x go/pkg/mod/$toolchain/bin go/pkg/mod/$toolchain/pkg/tool
+cd program
+export GOOS=linux GOARCH=amd64 GOAMD64=v1 CGO_ENABLED=0
+exec ../go/pkg/mod/$toolchain/bin/go build -mod=readonly -trimpath -buildvcs=false -ldflags='-s -w -buildid=' \\
+    -o /mnt/program/{name} {package}
+"""
+
+
+def laid(host: Host, programs: Sequence[GoProgram], progress: Callable[[str], None]) -> dict[str, Path]:
+    """The programs' files, built where they are missing, by their places inside an image.
+
+    HostError: they cannot be built, or are not what was locked.
+    """
+    return {program.inside: _built(host, program, progress) for program in programs}
+
+
+def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> Path:
+    entry = cache_directory() / "programs" / program.sha256[:12]
+    try:
+        path = cached(entry, lambda place: _build(host, program, place, progress)) / program.name
+    except OSError as error:
+        raise HostError(
+            f"{program.name} cannot be written: {error.strerror}",
+            where=error.filename or str(entry),
+            remedy="make 3 GB of room there, or name another place (VIRTOLL_CACHE)",
+        ) from error
+    _expect(program, path, f"find out why; then rm -r {entry}, and the next run builds it anew")
+    return path
+
+
+def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str], None]) -> None:
+    if platform.machine() != "x86_64":
+        raise HostError(f"{program.name} is built for x86-64 only, this is {platform.machine()}", where=host.where)
+    tools = rootfs.build(host, "go", PACKAGES, progress)
+    progress(f"building {program.name} from Go modules (once; some minutes)")
+    workshop = Workshop(place / "workshop")
+    source = workshop.bench / "program"
+    source.mkdir()
+    (source / "go.mod").write_text(program.modules, encoding="utf-8")
+    (source / "go.sum").write_text(program.sums, encoding="utf-8")
+    source.chmod(0o777)  # where nobody makes it
+    script = _SCRIPT.format(go=program.go, name=program.name, package=program.package)
+    try:
+        said = workshop.do(host, tools, script, _BUILD_S)
+    except CommandError as error:
+        raise _unbuilt(host, program, error.problem.what) from error
+    made = source / program.name
+    if made.is_symlink() or not made.is_file():
+        raise _unbuilt(host, program, said)
+    kept = place / program.name
+    shutil.copyfile(made, kept, follow_symlinks=False)  # whoever built it may still write to his own
+    kept.chmod(0o755)
+    _expect(program, kept, "nothing was kept of it; something between here and there changes modules: a proxy?")
+    workshop.remove()
+
+
+def _expect(program: GoProgram, path: Path, remedy: str) -> None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise HostError(f"{program.name} cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
+    if found != program.sha256:
+        what = f"{program.name} is not what was locked: its SHA-256 is {found}, not {program.sha256}"
+        raise HostError(what, where=str(path), remedy=remedy)
+
+
+def _unbuilt(host: Host, program: GoProgram, said: str) -> HostError:
+    lines = [line.strip() for line in said.splitlines() if line.strip() and "downloading" not in line]
+    return HostError(
+        f"{program.name} cannot be built from Go modules:\n" + "\n".join(lines[-6:]),
+        where=host.where,
+        remedy="check the network; a proxy of yours is told by HTTPS_PROXY, a mirror of modules by GOPROXY",
+    )

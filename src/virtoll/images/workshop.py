@@ -1,0 +1,62 @@
+"""Where what Debian does not have is fetched, or built, for images: inside an image of tools, so that this machine
+needs none of them.
+
+It has this machine's name servers and the certificate authorities that were added to it. What comes from outside is
+read by the user nobody there, not by root; and whoever asks for it takes only what has a locked digest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from virtoll.errors import CommandError
+from virtoll.hosts.base import Host
+from virtoll.images.base import Image
+from virtoll.images.cached import remove
+
+# $1: what is done, in /mnt; $2: a directory for this alone; $3: the root filesystem, which stays as it is. The mounts
+# go with their namespace.
+_ENTER = ("unshare", "--mount", "--", "sh", "-e", "-c")
+_SCRIPT = """
+mount -t overlay -o "lowerdir=$3,upperdir=$2/upper,workdir=$2/work" virtoll-workshop "$2/root"
+mount -t proc proc "$2/root/proc"
+mount --bind /dev "$2/root/dev"
+cp /etc/resolv.conf /etc/hosts "$2/root/etc/"
+added=/usr/local/share/ca-certificates
+[ ! -d $added ] || cp -r $added/. "$2/root$added/"
+exec chroot "$2/root" sh -e -c '
+update-ca-certificates >&2
+chown nobody /mnt
+cd /mnt
+exec setpriv --reuid nobody --regid nogroup --clear-groups --no-new-privs --bounding-set=-all sh -e -c "$1"' sh "$1"
+"""
+
+
+class Workshop:
+    """One, in ``place``, a directory that is made for it and removed with it."""
+
+    def __init__(self, place: Path) -> None:
+        self._room = place
+        for name in ("root", "work", "upper/mnt"):
+            (place / name).mkdir(parents=True)
+
+    @property
+    def bench(self) -> Path:
+        """The directory in which it is done: what is laid there is found there, and what is made."""
+        return self._room / "upper/mnt"
+
+    def do(self, host: Host, tools: Image, script: str, timeout_s: float) -> str:
+        """Run a shell script there; what was said, whether it failed or not.
+
+        CommandError where it did not end in time: what it says is about the time alone.
+        """
+        argv = [*_ENTER, _SCRIPT, "sh", script, str(self._room), str(tools.rootfs)]
+        try:
+            done = host.run(argv, timeout_s=timeout_s, check=False)
+        except CommandError as error:  # its words are followed by the whole script
+            raise CommandError(error.problem.what.partition(": ")[0], where=host.where) from error
+        return (done.stdout + done.stderr).decode(errors="replace")
+
+    def remove(self) -> None:
+        """With all that is in it."""
+        remove(self._room)

@@ -1,0 +1,106 @@
+"""LiveKit for real, and participants in its room: on each platform, where it hides an instance's address too."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import contract
+from virtoll import footage
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.local import LocalHost
+from virtoll.images import go, rootfs
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.lab.client import Client
+from virtoll.lab.wiring import generator_confinement
+from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
+from virtoll.networks.base import common_kind, network_modes
+from virtoll.offers import LiveKitRoom
+from virtoll.platforms.docker import Docker
+from virtoll.platforms.lxc import Lxc
+from virtoll.platforms.native import Native
+from virtoll.platforms.qemu_tcg import QemuTcg
+from virtoll.platforms.uml import Uml
+from virtoll.services.livekit import LiveKit
+
+pytestmark = pytest.mark.machine
+
+LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
+PLACES = {
+    "native": (Native(), "host"),
+    "docker": (Docker(), "routed"),
+    "docker-published": (Docker(), "published"),
+    "lxc": (Lxc(), "routed"),
+    "uml": (Uml(), "routed"),
+    "qemu-tcg": (QemuTcg(), "routed"),
+}
+SERVICE = LiveKit()
+SECOND = 10**9
+# Three who send next to nothing, for an emulated machine passes it on, and two who watch besides.
+LOAD = ParticipantsLoad(
+    ParticipantsSettings(
+        participants=5,
+        desktops=1,
+        webcams=2,
+        desktop_bitrate_bit_per_s=30_000,
+        desktop_size="320x180",
+        desktop_frames_per_s=5,
+        webcam_bitrate_bit_per_s=30_000,
+        webcam_size="160x90",
+        webcam_frames_per_s=5,
+        patience_ns=60 * SECOND,
+        settle_ns=SECOND,
+        time_limit_ns=2 * SECOND,
+    )
+)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    host = LocalHost()
+    try:
+        for each in LOAD.footage:
+            footage.made(host, each, say)
+        brought = go.laid(host, SERVICE.image.programs, say)
+        return rootfs.build(host, SERVICE.name, SERVICE.packages, say, brought)
+    except HostError as error:
+        if "is not what was locked" in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_participants_see_in_its_room_what_is_sent_there(lab: Lab, image: Image, place: str, tmp_path: Path) -> None:
+    platform, network = PLACES[place]
+    contract.skip_unless_ready(platform)
+    platform.prepare(lab.host, image, LIMITS, say)
+    client = Client(lab.host, generator_confinement(lab), tmp_path, 1)
+    mode = network_modes()[network]
+    kind = common_kind(platform.name, platform.kinds, mode)
+    assert not isinstance(kind, Problem)
+    directory = lab.directory / "livekit"
+    with (
+        platform.session(lab, image),
+        lab.ledger.owning("directory", str(directory)),
+        mode().attach(lab, kind, SERVICE.ports) as attachment,
+    ):
+        directory.mkdir()
+        with platform.deploy(lab, image, LIMITS, attachment, directory) as instance:
+            offer = SERVICE.start(instance, None)
+            assert isinstance(offer, LiveKitRoom)
+            SERVICE.await_ready(instance, offer, client)
+            assert SERVICE.verify(offer, client, None) == []
+            assert SERVICE.counted(offer, client) == {"participants": 0}
+            with LOAD.session(client, offer) as session:
+                window = session.measure().window
+    assert window.events["join"].completed >= 5
+    assert window.events["join"].failures == {}
+    assert window.work > 0, "nothing that was sent came to who watches"
