@@ -86,6 +86,17 @@ def test_an_address_space_counts_once() -> None:
     assert footprint.with_own_memory([os.getpid(), child.pid]) == [os.getpid()]  # it has ended
 
 
+def test_one_that_ends_hides_none_of_those_that_come_after_it() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            pids = [ended.pid, os.getpid(), child.pid, ended.pid, os.getpid()]
+            assert footprint.with_own_memory(pids) == [os.getpid(), child.pid]
+        finally:
+            child.kill()
+
+
 def test_a_machine_that_cannot_tell_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "vax")
     with pytest.raises(ProbeError, match="its number on vax is not known") as raised:
