@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,12 +23,13 @@ from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.probes import flow, peers, sliced
-from virtoll.probes.base import Place, Probe, ProbeError, Slice
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
 from virtoll.probes.flow import Flow, FlowSettings
 from virtoll.probes.fork_bomb import jain
 from virtoll.probes.ping import Ping, PingSettings
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
+from virtoll.record.model import Window
 
 # A machine that runs tests may keep no pace, be late, and lose what its loopback's own queue has no room for. What is
 # counted must agree all the same; that every datagram goes at its time is tested by a simulated clock, in Rust.
@@ -135,6 +136,50 @@ def test_one_steps_up_while_the_other_is_constant(place: Place) -> None:
 
 def test_an_idle_slice_has_no_values(place: Place) -> None:
     result = passed(Flow(FlowSettings(**BRIEF, other_rate_bit_per_s=0)), place)
+def told_of(windows: list[dict[str, float]], index: int) -> sliced.Told:
+    """What a slice says in these windows."""
+    one = Slice(index, cast("Any", None), cast("Any", None), "", "")
+    each = [Window(start_ns=0, duration_ns=10**9, work=1, values=values) for values in windows]
+    return sliced.Told(one, ProbeResult("an agent", each), [])
+
+
+def test_a_value_that_a_slice_with_traffic_lacks_is_no_mean(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slice 2 was starved in the first window: what is told of both would be slice 1's alone."""
+    trip = {"round_trip_mean_us": 100.0, "offered_packets_per_s": 10.0, "lost_percent": 0.0}
+    starved = {"offered_packets_per_s": 10.0, "lost_percent": 100.0}
+    told = [told_of([trip, trip], 0), told_of([starved, {**trip, "round_trip_mean_us": 300.0}], 1)]
+    monkeypatch.setattr(sliced, "together", lambda *_: told)
+    first, second = Ping(PingSettings()).run(place).windows
+    assert first.values == {
+        "slice1_round_trip_mean_us": 100.0,
+        "slice1_lost_percent": 0.0,
+        "slice2_lost_percent": 100.0,
+        "lost_percent": 50.0,
+        "offered_packets_per_s": 10.0,
+    }
+    assert second.values["round_trip_mean_us"] == 200.0
+
+
+def test_a_loss_that_is_not_known_in_a_slice_is_not_known_of_both() -> None:
+    flow_told = {"throughput_mbit_per_s": 20.0, "lost_percent": 1.0}
+    told = [told_of([flow_told], 0), told_of([{"throughput_mbit_per_s": 10.0}], 1)]
+    values = Flow()._values(told, [(each.slice, [None]) for each in told], 0)
+    assert values["throughput_mbit_per_s"] == 15.0
+    assert "lost_percent" not in values
+    assert values["slice1_lost_percent"] == 1.0
+
+
+def test_a_slice_that_was_to_send_nothing_is_in_no_mean() -> None:
+    idle = {"throughput_mbit_per_s": 0.0, "offered_mbit_per_s": 0.0}
+    busy = {"throughput_mbit_per_s": 36.0, "offered_mbit_per_s": 36.0, "lost_percent": 1.0, "jitter_us": 5.0}
+    told = [told_of([busy, busy], 0), told_of([idle, busy], 1)]
+    rates = [(told[0].slice, [36_000_000] * 2), (told[1].slice, [0, 36_000_000])]
+    values = Flow()._values(told, rates, 0)
+    assert {key: values[key] for key in busy} == busy
+    assert values["slice2_throughput_mbit_per_s"] == 0.0
+    assert Flow()._values(told, rates, 1)["throughput_mbit_per_s"] == 36.0
+
+
     assert not any(key.startswith("slice2") or key == "fairness" for key in result.windows[0].values)
     assert {source for _, source, _, _ in result.series} == {"slice1"}
 

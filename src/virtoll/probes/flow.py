@@ -161,7 +161,6 @@ class Flow(Probe):
     def _values(
         self, told: Sequence[sliced.Told], rates: Sequence[tuple[Slice, Sequence[int | None]]], window: int
     ) -> dict[str, float]:
-        values = sliced.means(told, window, list(_QUANTITIES), _OWN)
         intended = [of_slice[window] for _, of_slice in rates]
         if len(told) > 1 and 0 not in intended and (None not in intended or not any(intended)):
             # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same; one that
@@ -172,6 +171,8 @@ class Flow(Probe):
                     for each, rate in zip(told, intended, strict=True)
                 ]
             )
+        sending = [each for each, rate in zip(told, intended, strict=True) if rate != 0]
+        values = sliced.means(sending, window, list(_QUANTITIES)) | sliced.of_each(told, window, _OWN)
         return values
 
 

@@ -60,11 +60,9 @@ class Ping(Probe):
         told = sliced.together(self.name, [(one, [*words, "--peer", one.far_address]) for one in slices])
         windows = []
         for index, first in enumerate(told[0].result.windows):
-            values = sliced.means(told, index, list(_QUANTITIES), _OWN)
-            trips = [each.result.windows[index].values.get("round_trip_mean_us") for each in told]
-            known = [trip for trip in trips if trip is not None]
-            if len(known) == len(told):
-                values["fairness"] = jain(known)
+            values = sliced.means(told, index, list(_QUANTITIES)) | sliced.of_each(told, index, _OWN)
+            if "round_trip_mean_us" in values:
+                values["fairness"] = jain([each.result.windows[index].values["round_trip_mean_us"] for each in told])
             work = sum(each.result.windows[index].work for each in told)
             windows.append(Window(start_ns=first.start_ns, duration_ns=first.duration_ns, work=work, values=values))
         return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))

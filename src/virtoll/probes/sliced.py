@@ -115,20 +115,20 @@ def _series(
     ]
 
 
-def means(told: Sequence[Told], window: int, keys: Sequence[str], own: Sequence[str]) -> dict[str, float]:
-    """The values of one window: of ``keys`` the mean over the slices that have it, of ``own`` each slice's too."""
-    values = {}
-    for key in keys:
-        by_slice = {
-            each.name: each.result.windows[window].values[key]
-            for each in told
-            if key in each.result.windows[window].values
-        }
-        if by_slice:
-            values[key] = sum(by_slice.values()) / len(by_slice)
-        if key in own:
-            values.update({f"{name}_{key}": value for name, value in by_slice.items()})
-    return values
+def means(told: Sequence[Told], window: int, keys: Sequence[str]) -> dict[str, float]:
+    """The mean over these slices of each of ``keys`` in one window; of none that one of them does not know."""
+    values = [each.result.windows[window].values for each in told]
+    return {key: sum(each[key] for each in values) / len(values) for key in keys if all(key in each for each in values)}
+
+
+def of_each(told: Sequence[Told], window: int, keys: Sequence[str]) -> dict[str, float]:
+    """What each slice knows of ``keys`` in one window."""
+    return {
+        f"{each.name}_{key}": each.result.windows[window].values[key]
+        for each in told
+        for key in keys
+        if key in each.result.windows[window].values
+    }
 
 
 def joined(told: Sequence[Told], result: ProbeResult) -> ProbeResult:
