@@ -293,6 +293,13 @@ def test_no_more_are_asked_for_than_a_lab_has_room_for() -> None:
     assert bounds["most"]["most"] == SLOTS
 
 
+def test_an_idle_instance_does_no_work_and_its_amount_is_refused() -> None:
+    """Each of work = [100, 1000] was a case, and both were one."""
+    (problem,) = Idle(IdleSettings(work=100)).check(Limits())
+    assert "work" in problem.what
+    assert Idle(IDLE).check(Limits()) == []
+
+
 # --- boot, as arithmetic
 
 

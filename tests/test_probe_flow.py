@@ -225,6 +225,7 @@ def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
         (FlowSettings(steps="5 Mbit/s", packets=5), "leave them out"),
         (FlowSettings(rate_bit_per_s=None, packets=5), "20 Mbit/s"),
         (FlowSettings(protocol="tcp", trace=5), "udp"),
+        (FlowSettings(work=100), "packets = 100"),
         (FlowSettings(rate_bit_per_s=300_000_000, trace=50_000), "fewer arrivals"),
         (FlowSettings(rate_bit_per_s=None, trace=50_000), "fewer arrivals"),
         (FlowSettings(steps="5 Mbit/s, 200 Mbit/s", trace=1_000_000, time_ns=2 * 10**9), "fewer arrivals"),

@@ -103,6 +103,8 @@ class Flow(Probe):
         if not problems and (told_bytes := _told_bytes(settings, steps)) > MOST_TOLD_BYTES:
             what = (
                 f"a report of about {format_bytes(told_bytes)}, and an instance tells {format_bytes(MOST_TOLD_BYTES)}"
+        if settings.work is not None:
+            problems.append(Problem("a flow has no units of work", where, f"write packets = {settings.work}"))
             )
             remedy = "keep fewer arrivals (trace), or take a longer series, fewer windows, or a shorter time"
             problems.append(Problem(what, where, remedy))
