@@ -30,7 +30,7 @@ from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
-from virtoll.probes import boot, footprint
+from virtoll.probes import boot, density, footprint
 from virtoll.probes.base import Place, ProbeError, ProbeResult, probes
 from virtoll.probes.boot import Boot, BootSettings
 from virtoll.probes.density import Density, DensitySettings
@@ -86,6 +86,17 @@ def test_an_address_space_counts_once() -> None:
     assert footprint.with_own_memory([os.getpid(), child.pid]) == [os.getpid()]  # it has ended
 
 
+def test_one_that_ends_hides_none_of_those_that_come_after_it() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            pids = [ended.pid, os.getpid(), child.pid, ended.pid, os.getpid()]
+            assert footprint.with_own_memory(pids) == [os.getpid(), child.pid]
+        finally:
+            child.kill()
+
+
 def test_a_machine_that_cannot_tell_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "vax")
     with pytest.raises(ProbeError, match="its number on vax is not known") as raised:
@@ -110,10 +121,10 @@ class _FakeHost:
 
 class _FakeAgent:
     def __init__(self, silent: bool = False) -> None:
-        self._silent = silent
+        self.silent = silent
 
     def run(self, _argv: list[str]) -> Any:
-        if self._silent:
+        if self.silent:
             raise AgentError("gone")
         return subprocess.CompletedProcess([], 0)
 
@@ -127,21 +138,32 @@ def _fake_instance(agent: Any = None, is_running: Callable[[], bool] = lambda: T
 
 
 class _Makes:
-    """Further instances, made and ended; ``fails`` says with which number, and how, it ends."""
+    """Further instances, made and ended; ``fails`` says with which number, and how, it ends, and ``kills`` which other
+    one (0: the deployment's own) a number ends by its coming.
+    """
 
-    def __init__(self, fails: dict[int, BaseException] | None = None) -> None:
+    def __init__(self, fails: dict[int, BaseException] | None = None, kills: dict[int, int] | None = None) -> None:
         self.alive: set[int] = set()
         self.made = 0
+        self._agents = [_FakeAgent() for _ in range(SLOTS)]
         self._fails = fails or {}
+        self._kills = kills or {}
+
+    def instance(self, number: int) -> Instance:
+        """It runs until its agent falls silent."""
+        agent = self._agents[number]
+        return _fake_instance(agent, lambda: not agent.silent)
 
     @contextmanager
     def __call__(self, number: int) -> Iterator[Instance]:
+        if number in self._kills:
+            self._agents[self._kills[number]].silent = True
         if number in self._fails:
             raise self._fails[number]
         self.alive.add(number)
         self.made += 1
         try:
-            yield _fake_instance()
+            yield self.instance(number)
         finally:
             self.alive.discard(number)
 
@@ -150,7 +172,7 @@ def _filled(
     available_gib: list[float], makes: _Makes, instance: Instance | None = None, **settings: int
 ) -> ProbeResult:
     client = Client(cast(Any, _FakeHost(available_gib)), Confinement(), Path("/nowhere"), 1)
-    place = Place(instance or _fake_instance(), client, [], makes)
+    place = Place(instance or makes.instance(0), client, [], makes)
     result = Density(DensitySettings(settle_ns=0, **settings)).run(place)
     assert makes.alive == set()
     return result
@@ -219,6 +241,34 @@ def test_one_that_kills_another_does_not_count() -> None:
     assert result.facts["stopped"] == "with instance 3 there, [1] ended"
 
 
+@pytest.mark.parametrize(
+    ("makes", "fit", "stopped"),
+    [
+        (_Makes(kills={2: 0}), 2, "with instance 3 there, [1] ended"),
+        (_Makes(kills={3: 1}), 3, "with instance 4 there, [2] ended"),
+        (_Makes({3: PlatformError("no memory")}, {3: 1}), 3, "instance 4 did not come up: no memory; [2] ended"),
+    ],
+    ids=["the deployment's own", "a further one", "a further one, in vain"],
+)
+def test_who_was_ended_by_the_last_one_is_asked_nothing_and_takes_no_memory(
+    makes: _Makes, fit: int, stopped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is how filling a host ends, and no failed check; and nobody's memory is 0."""
+    monkeypatch.setattr(density, "_pss_bytes", lambda instance: 64 * MIB if instance.is_running() else 0)
+    result = _filled([12], makes, most=100, floor_bytes=GIB)
+    assert result.windows[0].values["instances_that_fit"] == fit
+    assert result.windows[0].values["pss_mib_per_instance"] == 64
+    assert [(check.passed, check.detail) for check in result.checks] == [(True, f"{fit - 1} asked")]
+    assert result.facts["stopped"] == stopped
+
+
+def test_where_none_of_the_further_ones_lives_their_memory_is_not_known() -> None:
+    result = _filled([12, 11.75, 12], _Makes(kills={2: 1}), most=100, floor_bytes=GIB)
+    assert result.windows[0].values["instances_that_fit"] == 2
+    assert "pss_mib_per_instance" not in result.windows[0].values
+    assert result.checks[0].passed
+
+
 def test_time_is_limited() -> None:
     result = _filled([12], _Makes(), most=100, floor_bytes=GIB, deadline_ns=1)
     assert result.facts["stopped_by"] == "deadline"
@@ -241,6 +291,13 @@ def test_whatever_else_happens_ends_them_all_and_is_not_called_full(error: BaseE
 def test_no_more_are_asked_for_than_a_lab_has_room_for() -> None:
     bounds = {field.name: field.metadata for field in DensitySettings.__dataclass_fields__.values()}
     assert bounds["most"]["most"] == SLOTS
+
+
+def test_an_idle_instance_does_no_work_and_its_amount_is_refused() -> None:
+    """Each of work = [100, 1000] was a case, and both were one."""
+    (problem,) = Idle(IdleSettings(work=100)).check(Limits())
+    assert "work" in problem.what
+    assert Idle(IDLE).check(Limits()) == []
 
 
 # --- boot, as arithmetic

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import sliced as platforms_sliced
 from network_place import own_ports
 from virtoll.binaries import binary
-from virtoll.errors import Problem
+from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
@@ -23,10 +24,12 @@ from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.probes import flow, peers, sliced
-from virtoll.probes.base import Place, Probe, ProbeError, Slice
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
 from virtoll.probes.flow import Flow, FlowSettings
 from virtoll.probes.fork_bomb import jain
+from virtoll.probes.native import arguments
 from virtoll.probes.ping import Ping, PingSettings
+from virtoll.record.model import Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 
@@ -133,6 +136,50 @@ def test_one_steps_up_while_the_other_is_constant(place: Place) -> None:
     assert "fairness" not in windows[1].values
 
 
+def told_of(windows: list[dict[str, float]], index: int) -> sliced.Told:
+    """What a slice says in these windows."""
+    one = Slice(index, cast("Any", None), cast("Any", None), "", "")
+    each = [Window(start_ns=0, duration_ns=10**9, work=1, values=values) for values in windows]
+    return sliced.Told(one, ProbeResult("an agent", each), [])
+
+
+def test_a_value_that_a_slice_with_traffic_lacks_is_no_mean(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slice 2 was starved in the first window: what is told of both would be slice 1's alone."""
+    trip = {"round_trip_mean_us": 100.0, "offered_packets_per_s": 10.0, "lost_percent": 0.0}
+    starved = {"offered_packets_per_s": 10.0, "lost_percent": 100.0}
+    told = [told_of([trip, trip], 0), told_of([starved, {**trip, "round_trip_mean_us": 300.0}], 1)]
+    monkeypatch.setattr(sliced, "together", lambda *_: told)
+    first, second = Ping(PingSettings()).run(place).windows
+    assert first.values == {
+        "slice1_round_trip_mean_us": 100.0,
+        "slice1_lost_percent": 0.0,
+        "slice2_lost_percent": 100.0,
+        "lost_percent": 50.0,
+        "offered_packets_per_s": 10.0,
+    }
+    assert second.values["round_trip_mean_us"] == 200.0
+
+
+def test_a_loss_that_is_not_known_in_a_slice_is_not_known_of_both() -> None:
+    flow_told = {"throughput_mbit_per_s": 20.0, "lost_percent": 1.0}
+    told = [told_of([flow_told], 0), told_of([{"throughput_mbit_per_s": 10.0}], 1)]
+    values = Flow()._values(told, [(each.slice, [None]) for each in told], 0)
+    assert values["throughput_mbit_per_s"] == 15.0
+    assert "lost_percent" not in values
+    assert values["slice1_lost_percent"] == 1.0
+
+
+def test_a_slice_that_was_to_send_nothing_is_in_no_mean() -> None:
+    idle = {"throughput_mbit_per_s": 0.0, "offered_mbit_per_s": 0.0}
+    busy = {"throughput_mbit_per_s": 36.0, "offered_mbit_per_s": 36.0, "lost_percent": 1.0, "jitter_us": 5.0}
+    told = [told_of([busy, busy], 0), told_of([idle, busy], 1)]
+    rates = [(told[0].slice, [36_000_000] * 2), (told[1].slice, [0, 36_000_000])]
+    values = Flow()._values(told, rates, 0)
+    assert {key: values[key] for key in busy} == busy
+    assert values["slice2_throughput_mbit_per_s"] == 0.0
+    assert Flow()._values(told, rates, 1)["throughput_mbit_per_s"] == 36.0
+
+
 def test_an_idle_slice_has_no_values(place: Place) -> None:
     result = passed(Flow(FlowSettings(**BRIEF, other_rate_bit_per_s=0)), place)
     assert not any(key.startswith("slice2") or key == "fairness" for key in result.windows[0].values)
@@ -180,6 +227,8 @@ def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
         (FlowSettings(steps="5 Mbit/s", packets=5), "leave them out"),
         (FlowSettings(rate_bit_per_s=None, packets=5), "20 Mbit/s"),
         (FlowSettings(protocol="tcp", trace=5), "udp"),
+        (FlowSettings(work=100), "packets = 100"),
+        (FlowSettings(windows=25, time_ns=3600 * 10**9, series_ns=60 * 10**9), "fewer windows"),
         (FlowSettings(rate_bit_per_s=300_000_000, trace=50_000), "fewer arrivals"),
         (FlowSettings(rate_bit_per_s=None, trace=50_000), "fewer arrivals"),
         (FlowSettings(steps="5 Mbit/s, 200 Mbit/s", trace=1_000_000, time_ns=2 * 10**9), "fewer arrivals"),
@@ -220,6 +269,34 @@ def test_how_long_it_takes_is_known_beforehand(settings: FlowSettings, windows_s
     assert settings.expected_s == pytest.approx(windows_s + 1.5)
 
 
+def test_pings_take_as_long_as_their_requests() -> None:
+    assert PingSettings(windows=4, time_ns=5 * 10**9).expected_s == pytest.approx(21.5)
+    assert PingSettings(windows=4, work=100, packets_per_s=2.0).expected_s == pytest.approx(201.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (PingSettings(packets_per_s=1_000_000, time_ns=10 * 10**9), "30500000 requests are above 10000000"),
+        (PingSettings(packets_per_s=1_000_000, work=5_000_000), "15500000 requests are above 10000000"),
+        (PingSettings(windows=25, time_ns=3600 * 10**9), "24 h"),
+    ],
+)
+def test_more_than_the_agent_pings_is_refused_beforehand(settings: PingSettings, told: str) -> None:
+    (problem,) = Ping(settings).check(Limits())
+    assert told in problem.what
+    argv = [str(binary("virtoll-agent")), *arguments("ping", settings), "--peer", "127.0.0.1"]
+    done = subprocess.run(argv, check=False, capture_output=True)
+    assert told.encode() in done.stderr, "and by the agent, for the same reason"
+
+
+def test_as_many_as_the_agent_pings_are_not_refused() -> None:
+    settings = PingSettings(packets_per_s=1_000_000, time_ns=3 * 10**9)
+    assert Ping(settings).check(Limits()) == []
+    assert Ping(PingSettings(windows=24, time_ns=3600 * 10**9)).check(Limits()) == []
+    assert Ping().check(Limits()) == []
+
+
 @pytest.mark.parametrize("probe", [Flow(), Ping()], ids=["flow", "ping"])
 def test_without_slices_it_is_refused(probe: Probe, place: Place) -> None:
     alone = Place(place.instance, place.client, [], place.another, place.slices[:1])
@@ -233,6 +310,21 @@ def test_a_receiver_that_is_gone_is_told_with_its_slice(place: Place, monkeypatc
     with pytest.raises(ProbeError, match="flow, slice1") as caught:
         Flow(FlowSettings(**BRIEF)).run(place)
     assert caught.value.kind == "peer"
+
+
+def test_a_run_is_not_given_up_before_it_can_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 minutes it was, after an hour, in each arm anew."""
+    agent, limits_s = type(place.instance.agent), []
+
+    def noted(_: Any, argv: list[str], *, timeout_s: float = 60.0) -> Any:
+        limits_s.append(timeout_s)
+        if "probe" in argv:
+            raise AgentError("noted")
+
+    monkeypatch.setattr(agent, "run", noted)
+    with pytest.raises(AgentError, match="noted"):
+        Ping(PingSettings(windows=4, time_ns=1200 * 10**9)).run(place)
+    assert max(limits_s) == pytest.approx(3600 + 4800, rel=0.01)
 
 
 def test_pings_in_both_slices(place: Place) -> None:

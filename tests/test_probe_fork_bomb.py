@@ -99,6 +99,39 @@ def test_a_bomb_that_never_went_off_is_a_reason_and_no_zero() -> None:
     assert caught.value.kind == "refused"
 
 
+def test_a_bomb_that_had_begun_did_go_off_and_did_not_last() -> None:
+    """It was killed, and could not begin again: that is *refused* too."""
+    result = AggressorResult("fork", "refused", reason="no room", counts={"forks": 900}, processes_peak=100)
+    began = fork_bomb._Bombed("slice2", result, growing_to(100), [])
+    fork_bomb._refuse_what_never_was([began])
+    check = fork_bomb._lasted(began, 2 * S, 4 * S)
+    assert (check.name, check.passed) == ("the bomb in slice2 lasted its time", False)
+    assert check.detail == "it ended before: no room"
+
+
+@pytest.mark.parametrize(
+    ("result", "passed"),
+    [
+        (AggressorResult("fork", "time"), True),
+        (AggressorResult("fork", "told", stopped_by="agent"), True),
+        (AggressorResult("fork", "killed", stopped_by="agent"), True),  # alive when it was ended: starved, as a rule
+        (AggressorResult("fork", "killed", "it was gone, and had written no report"), False),
+        (AggressorResult("fork", "killed", "no answer", stopped_by="host"), None),
+    ],
+)
+def test_a_bomb_lasted_that_was_there_at_the_end(result: AggressorResult, passed: bool | None) -> None:
+    assert fork_bomb._lasted(fork_bomb._Bombed("slice1", result, growing_to(9), []), 2 * S, 4 * S).passed is passed
+
+
+def test_a_bomb_without_a_process_in_the_second_half_did_not_last_however_fair_that_is() -> None:
+    dead = [(t_ns, 100 if t_ns < 2 * S else 0) for t_ns in range(0, 4 * S, S // 10)]
+    told = [bombed(f"slice{at}", dead) for at in (1, 2)]
+    values, _ = fork_bomb._values(told, {"near 1": 0.1}, 0, 4 * S)
+    assert values["fairness"] == 1.0
+    assert [fork_bomb._lasted(each, 2 * S + 1, 4 * S).passed for each in told] == [False] * 2
+    assert fork_bomb._lasted(bombed("slice1", [(3 * S, 0)]), 2 * S, 4 * S).passed, "of one line nothing is known"
+
+
 def stop_all(group: Cgroup) -> None:
     """Of a bomb some end and some begin between a look and the next: until a look finds none that was not stopped."""
     stopped: set[int] = set()

@@ -11,7 +11,7 @@ import pytest
 
 from network_place import network_place, own_checks
 from virtoll.binaries import binary
-from virtoll.errors import TrialError
+from virtoll.errors import CommandError, TrialError
 from virtoll.lab.base import Lab
 from virtoll.networks.base import network_modes
 from virtoll.offers import Port
@@ -64,6 +64,21 @@ def test_round_trips_and_connections_are_counted_one_by_one(place: Place) -> Non
         result = probe.run(place)
         assert result.histogram is not None
         assert sum(count for _, _, count in result.histogram) == sum(window.work for window in result.windows)
+
+
+def test_a_run_is_not_given_up_before_it_can_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 minutes it was, after an hour, in each arm anew."""
+    limits_s = []
+
+    def noted(_: Any, __: list[str], *, timeout_s: float, **___: Any) -> Any:
+        limits_s.append(timeout_s)
+        raise CommandError("noted")
+
+    monkeypatch.setattr(peers, "serving", lambda *_: nullcontext())
+    monkeypatch.setattr(type(place.client.host), "run", noted)
+    with pytest.raises(ProbeError, match="noted"):
+        Connect(ConnectSettings(windows=4, time_ns=1200 * 10**9)).run(place)
+    assert limits_s == [pytest.approx(3600 + 5400, rel=0.01)]
 
 
 @pytest.mark.parametrize("probe", [PROBES[0], PROBES[4], PROBES[-1]], ids=lambda probe: probe.name)

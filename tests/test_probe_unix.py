@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from network_place import network_place, own_checks
 from virtoll.analysis import unixbench
 from virtoll.binaries import binary
+from virtoll.errors import AgentError
 from virtoll.probes import native
 from virtoll.probes.base import Place, Probe, ProbeError, probes
 from virtoll.probes.clock import Clock
@@ -80,6 +81,20 @@ def test_every_probe_measures_what_it_says_and_passes_its_own_check(place: Place
         assert checks, probe.name
         assert all(check.passed for check in checks), result.checks
     assert not list(work.iterdir())
+
+
+def test_a_run_is_not_given_up_before_it_can_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 minutes it was, after an hour, in each arm anew."""
+    limits_s = []
+
+    def noted(_: Any, __: list[str], *, timeout_s: float) -> Any:
+        limits_s.append(timeout_s)
+        raise AgentError("noted")
+
+    monkeypatch.setattr(type(place.instance.agent), "run", noted)
+    with pytest.raises(AgentError, match="noted"):
+        Timer(TimerSettings(windows=4, time_ns=1200 * 10**9)).run(place)
+    assert limits_s == [pytest.approx(3600 + 5400, rel=0.01)]
 
 
 def test_lateness_has_a_histogram_of_every_wake(place: Place) -> None:

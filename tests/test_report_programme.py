@@ -14,7 +14,7 @@ from altair.utils.schemapi import debug_mode
 
 from quiet import Quiet
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, TCG, UML
-from synthetic_programme import PROBES, MadeUp, Recipe, write_programme
+from synthetic_programme import PROBES, MadeUp, Recipe, figure, write_programme
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
@@ -29,6 +29,8 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.beliefs import sentences
 from virtoll.report.sections.probe_tolls import heat_map
+from virtoll.report.sections.unix_index import unix_index
+from virtoll.report.tables import Table
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
 from virtoll.study import document
@@ -129,6 +131,40 @@ def test_the_report_of_a_study_on_fakes_is_whole(on_fakes: Path) -> None:
     page = build_report(on_fakes).read_text("utf-8")
     assert "UnixBench-style index, 1 copy, of 2 of 12 tests" in page
     assert "A small programme" in page
+
+
+def unix_programme(directory: Path, shells: Mapping[str, Any], files: Mapping[str, Any]) -> list[Table]:
+    """The index of system calls, of shell scripts and of a small file with these levels."""
+    probes = {
+        "unix-syscall": MadeUp({}, {"loops_per_s": ("System calls", "/s", "more", 1e6)}),
+        "unix-shell": MadeUp({"scripts": [1], **shells}, {"loops_per_min": ("Shell scripts", "/min", "more", 1e3)}),
+        "unix-file": MadeUp(
+            {"operation": ["copy"], "buffer_bytes": [1024], **files},
+            {"kib_per_s": ("Small file", "KiB/s", "more", 1e6)},
+        ),
+    }
+    recipe = Recipe(arms=(NATIVE, AGAIN, DOCKER), probes=probes, instruments={})
+    return unix_index(find(write_programme(directory, recipe)))
+
+
+def test_each_of_several_directories_has_an_index_of_its_own(tmp_path: Path) -> None:
+    """One of them stood in the index, another one in each deployment."""
+    first, second, syscalls = unix_programme(tmp_path / "run", {"directory": ["/var/tmp", "/dev/shm"]}, {})[::-1]
+    both = {table.caption.partition(", of ")[0]: table for table in (first, second)}
+    assert set(both) == {f"UnixBench-style index, 1 copy, directory {where}" for where in ("/var/tmp", "/dev/shm")}
+    for table in both.values():
+        assert [row[0].text for row in table.rows] == ["Shell Scripts (1 concurrent)", "Index"]
+    assert "1 copy, of 2 of 12 tests" in syscalls.caption
+    probe = MadeUp({"scripts": [1], "directory": []}, {"loops_per_min": ("Shell scripts", "/min", "more", 1e3)})
+    for where in ("/var/tmp", "/dev/shm"):
+        truth = figure("unix-shell", "loops_per_min", {"scripts": 1, "directory": where}, {"unix-shell": probe})
+        told = both[f"UnixBench-style index, 1 copy, directory {where}"].rows[0][1].text
+        assert float(told.split(" ")[0].replace(",", "")) == pytest.approx(10 * truth / 42.4, rel=0.1)
+
+
+def test_a_directory_that_is_the_only_one_parts_no_index(tmp_path: Path) -> None:
+    (table,) = unix_programme(tmp_path / "run", {"directory": ["/dev/shm"]}, {"work": [100]})
+    assert "1 copy, of 3 of 12 tests" in table.caption
 
 
 def test_progress_tells_the_headline_and_the_running_table_has_no_rate(

@@ -242,9 +242,9 @@ def test_each_slice_comes_to_its_own_limit_of_processes_and_lives_on(place: Plac
         assert {f"slice{at}"} <= {source for _, source, _, _ in result.series}
     assert window.values["fairness"] > 0.9
     assert "answered_s" in window.values
-    together, *agreed = result.checks  # a busy machine may not start them at one time
+    together, *others = result.checks  # a busy machine may not start them at one time
     assert together.name == "the bombs began together"
-    assert [check.passed for check in agreed] == [None if is_machine else True] * 2, agreed
+    assert [check.passed for check in others] == [None if is_machine else True] * 2 + [True] * 2, others
     for one in place.slices:
         assert one.near.is_running()
         assert one.far.is_running()

@@ -66,6 +66,16 @@ class _Crowd:
     instances: list[Instance]
     available_bytes: list[int]  # the host's, before the first further one and after each
     deploy_s: list[float] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)  # by number from 1, when one more was made: that is how it stops
+
+    def look(self) -> None:
+        """See who has ended."""
+        self.ended = [number for number, each in enumerate(self.instances, 1) if not each.is_running()]
+
+    @property
+    def living(self) -> dict[int, Instance]:
+        """Those that did not end, by number."""
+        return {number: each for number, each in enumerate(self.instances, 1) if number not in self.ended}
 
     @property
     def dearest_bytes(self) -> int | None:
@@ -113,7 +123,7 @@ class Density(Probe):
             stop = self._fill(place, crowd, stack, start_ns)
             duration_ns = time.monotonic_ns() - start_ns
             values = _values(crowd, stop)
-            check = _all_answer(crowd.instances)
+            check = _all_answer(crowd.living)
         time.sleep(self.settings.settle_ns / 1e9)
         after_bytes = _available_bytes(host)
         return ProbeResult(
@@ -134,12 +144,14 @@ class Density(Probe):
             except (PlatformError, HostError, AgentError) as error:
                 if is_being_tidied_up_after():
                     raise
-                return _Stop("failure", f"instance {number + 1} did not come up: {error}")
+                crowd.look()
+                others = f"; {crowd.ended} ended" if crowd.ended else ""
+                return _Stop("failure", f"instance {number + 1} did not come up: {error}{others}")
             deploy_s = (time.monotonic_ns() - began_ns) / 1e9
             time.sleep(self.settings.settle_ns / 1e9)
-            ended = [position + 1 for position, each in enumerate(crowd.instances) if not each.is_running()]
-            if ended or not instance.is_running():
-                return _Stop("failure", f"with instance {number + 1} there, {ended or 'it'} ended")
+            crowd.look()
+            if crowd.ended or not instance.is_running():
+                return _Stop("failure", f"with instance {number + 1} there, {crowd.ended or 'it'} ended")
             crowd.instances.append(instance)
             crowd.deploy_s.append(deploy_s)
             crowd.available_bytes.append(_available_bytes(host))
@@ -176,8 +188,9 @@ def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
     if crowd.deploy_s:
         taken = crowd.available_bytes[0] - crowd.available_bytes[-1]
         values["host_memory_mib_per_instance"] = taken / len(crowd.deploy_s) / MIB
-        values["pss_mib_per_instance"] = statistics.fmean(_pss_bytes(each) for each in crowd.instances[1:]) / MIB
         values["deploy_s_median"] = statistics.median(crowd.deploy_s)
+    if further := [each for number, each in crowd.living.items() if number > 1]:
+        values["pss_mib_per_instance"] = statistics.fmean(_pss_bytes(each) for each in further) / MIB
     return values
 
 
@@ -215,10 +228,10 @@ def _facts(crowd: _Crowd, stop: _Stop, floor_bytes: int) -> dict[str, Any]:
     }
 
 
-def _all_answer(instances: list[Instance]) -> Check:
-    """Each is asked once more while all of them live."""
-    silent = [position + 1 for position, instance in enumerate(instances) if not _answers(instance)]
-    detail = f"no answer from {silent}" if silent else f"{len(instances)} asked"
+def _all_answer(living: Mapping[int, Instance]) -> Check:
+    """Each is asked once more while all of them live, but for who ended when one more was made."""
+    silent = [number for number, instance in living.items() if not _answers(instance)]
+    detail = f"no answer from {silent}" if silent else f"{len(living)} asked"
     return Check(name="every instance answered at the end", passed=not silent, detail=detail)
 
 

@@ -59,14 +59,19 @@ class FlowSettings(Timed):
     patience_ns: int = within(10 * 10**9, least=1_000_000)
 
     @property
-    def expected_s(self) -> float:
-        """About how long it takes: its steps, or its windows by time or by the slower flow's datagrams."""
+    def windows_s(self) -> float:
+        """How long its steps are, or its windows by time or by the slower flow's datagrams."""
         count = self.steps.count(",") + 1 if self.steps else self.windows
         window_s = self.time_ns / 1e9
         rates = [rate for rate in (self.rate_bit_per_s, self.other_rate_bit_per_s) if rate]
         if self.packets is not None and rates:
             window_s = self.packets * 8 * self.size_bytes / min(rates)
-        return count * window_s + self.warm_up_ns / 1e9 + 1
+        return count * window_s
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its warm-up, its windows, and what it needs besides."""
+        return self.windows_s + self.warm_up_ns / 1e9 + 1
 
 
 class Flow(Probe):
@@ -89,7 +94,7 @@ class Flow(Probe):
         """What contradicts itself, and what is more than can be told."""
         settings = self.settings
         where = f"probe {self.name}"
-        problems = []
+        problems = sliced.too_long(self.name, settings.windows_s)
         try:
             steps = _steps(settings)
         except ValueError as error:
@@ -98,6 +103,8 @@ class Flow(Probe):
             problems.append(Problem("steps leave no room for other_rate or packets", where, "leave them out"))
         if settings.rate_bit_per_s is None and (steps or settings.packets is not None):
             problems.append(Problem("steps and packets need a rate", where, 'give it one: rate = "20 Mbit/s"'))
+        if settings.work is not None:
+            problems.append(Problem("a flow has no units of work", where, f"write packets = {settings.work}"))
         if settings.protocol == "tcp" and settings.trace:
             problems.append(Problem("a stream has no datagrams to trace", f"{where}, trace", 'protocol = "udp"'))
         if not problems and (told_bytes := _told_bytes(settings, steps)) > MOST_TOLD_BYTES:
@@ -114,7 +121,9 @@ class Flow(Probe):
         with ExitStack() as stack:
             targets = {one.index: stack.enter_context(_receiving(one)) for one, _ in rates}
             told = sliced.together(
-                self.name, [(one, self._words(intended, targets[one.index])) for one, intended in rates]
+                self.name,
+                self.settings,
+                [(one, self._words(intended, targets[one.index])) for one, intended in rates],
             )
         windows = [
             Window(
@@ -161,8 +170,9 @@ class Flow(Probe):
     def _values(
         self, told: Sequence[sliced.Told], rates: Sequence[tuple[Slice, Sequence[int | None]]], window: int
     ) -> dict[str, float]:
-        values = sliced.means(told, window, list(_QUANTITIES), _OWN)
         intended = [of_slice[window] for _, of_slice in rates]
+        sending = [each for each, rate in zip(told, intended, strict=True) if rate != 0]
+        values = sliced.means(sending, window, list(_QUANTITIES)) | sliced.of_each(told, window, _OWN)
         if len(told) > 1 and 0 not in intended and (None not in intended or not any(intended)):
             # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same; one that
             # goes so beside one of a rate has no share.

@@ -58,11 +58,13 @@ def with_own_memory(pids: Iterable[int]) -> list[int]:
     """One process for each address space: User Mode Linux's helpers, for one, run in their kernel's."""
     found: list[int] = []
     for pid in pids:
-        try:
-            if not any(_share_memory(pid, other) for other in found):
-                found.append(pid)
-        except ProcessLookupError:
-            continue  # it has just ended, or the other one has; then that one reads as nothing
+        shared = {other: _share_memory(pid, other) for other in found}
+        if None in shared.values():
+            if _share_memory(pid, pid) is None:
+                continue  # it has just ended; otherwise another one has, which takes nothing any more
+            found = [other for other in found if shared[other] is not None]
+        if not any(shared.values()):
+            found.append(pid)
     return found
 
 
@@ -91,7 +93,8 @@ def cpu_ns(group: Cgroup) -> int:
     return used
 
 
-def _share_memory(pid: int, other: int) -> bool:
+def _share_memory(pid: int, other: int) -> bool | None:
+    """None: one of them has ended."""
     number = _KCMP.get(platform.machine())
     if number is None:
         raise _no_kcmp(f"its number on {platform.machine()} is not known")
@@ -99,7 +102,7 @@ def _share_memory(pid: int, other: int) -> bool:
     if answer >= 0:
         return answer == 0
     if ctypes.get_errno() == errno.ESRCH:
-        raise ProcessLookupError
+        return None
     raise _no_kcmp(os.strerror(ctypes.get_errno()))
 
 

@@ -130,7 +130,11 @@ class ForkBomb(Probe):
             instrument="virtoll-agent aggress fork",
             windows=[Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=forks, values=values)],
             facts={"answered_s": answered_s, **{each.name: _facts(each) for each in told}},
-            checks=[self._together(told), *(_host_agrees(each) for each in told)],
+            checks=[
+                self._together(told),
+                *(_host_agrees(each) for each in told),
+                *(_lasted(each, (start_ns + end_ns) // 2, end_ns) for each in told),
+            ],
             notes=notes,
             series=[row for each in told for row in each.rows],
         )
@@ -289,13 +293,26 @@ def _ended(running: Running, patience_s: float, report_s: float) -> AggressorRes
 
 def _refuse_what_never_was(told: Sequence[_Bombed]) -> None:
     for each in told:
-        if each.result.ended == "refused":
+        if not each.result.began(Fork.counts[0]):
             raise ProbeError(
                 f"the bomb did not go off: {each.result.reason}",
                 kind="refused",
                 where=f"probe fork-bomb, {each.name}",
                 remedy="if the agent knows no aggressors, rebuild it and the image: `make`",
             )
+
+
+def _lasted(each: _Bombed, half_ns: int, end_ns: int) -> Check:
+    """Whether a bomb was there to the end: of one that was not, there is no equilibrium, and no fairness."""
+    name, result = f"the bomb in {each.name} lasted its time", each.result
+    counts = [count for t_ns, count in each.inside if half_ns <= t_ns <= end_ns]
+    if result.stopped_by == "host":
+        return Check(name=name, passed=None, detail=f"not known: {result.reason}")
+    if result.ended == "refused" or (result.ended == "killed" and result.stopped_by == "itself"):
+        return Check(name=name, passed=False, detail=f"it ended before: {result.reason}")
+    if len(counts) >= _LEAST_COUNTS and not any(counts):
+        return Check(name=name, passed=False, detail="it had no process in the second half of it")
+    return Check(name=name, passed=True, detail=f"begun again {result.restarts} times")
 
 
 def _facts(each: _Bombed) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import AGENT
@@ -14,6 +15,7 @@ from virtoll.platforms.base import Accounting, Instance, Used
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Timed
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
 from virtoll.record.model import Check, Quantity, Window
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 
@@ -42,6 +44,12 @@ class Idle(Probe):
     headline: ClassVar[str] = "pss_mib"
     Settings: ClassVar[type[IdleSettings]] = IdleSettings
     settings: IdleSettings
+
+    def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
+        """An idle instance has no units of work."""
+        if self.settings.work is None:
+            return []
+        return [Problem("an idle instance does no work", f"probe {self.name}, work", "write a time in its place")]
 
     def run(self, place: Place) -> ProbeResult:
         """Deploy one more, leave it alone, look at it from the host; nobody talks to it in between."""

@@ -13,7 +13,7 @@ from virtoll.record.model import Check, Window
 from virtoll.units import format_duration
 
 _REBUILD = "the agent is of another version: rebuild it and the image with `make`"
-TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
+_SPARE_S = 3600.0  # beyond what a probe is to take: an emulated machine may need a hundred times what native needs
 AS_LONG_AS_ASKED = "the windows were as long as asked for"
 _LEAST_SHARE = 0.5  # of the time asked for
 _CALIBRATION_NS = 20_000_000  # rust/probe/src/windows.rs
@@ -27,8 +27,14 @@ class NativeProbe(Probe):
 
     def run(self, place: Place) -> ProbeResult:
         """Run it inside, to its end."""
-        done = place.instance.agent.run([AGENT, *arguments(self.name, self.settings)], timeout_s=TIME_LIMIT_S)
+        argv = [AGENT, *arguments(self.name, self.settings)]
+        done = place.instance.agent.run(argv, timeout_s=time_limit_s(self.settings))
         return proved(parse(self.name, done.returncode, done.stdout, done.stderr), self.settings)
+
+
+def time_limit_s(settings: Any) -> float:
+    """After how long a run with these settings is given up."""
+    return float(settings.expected_s) + _SPARE_S
 
 
 def arguments(name: str, settings: Any) -> list[str]:

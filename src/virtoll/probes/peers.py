@@ -13,7 +13,7 @@ from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES, Attachment
 from virtoll.offers import Port, Protocol
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
-from virtoll.probes.native import TIME_LIMIT_S, arguments, parse, proved
+from virtoll.probes.native import arguments, parse, proved, time_limit_s
 from virtoll.services import daemon
 from virtoll.units import within
 
@@ -41,7 +41,8 @@ def measure(place: Place, name: str, settings: Any, protocol: Protocol) -> Probe
         target = f"{attachment.endpoint_address}:{PORT}"
         argv = [str(binary("virtoll-agent")), *arguments(name, settings), "--peer", target]
         try:
-            done = client.host.run(argv, timeout_s=TIME_LIMIT_S, check=False, confinement=client.confinement)
+            limit_s = time_limit_s(settings)
+            done = client.host.run(argv, timeout_s=limit_s, check=False, confinement=client.confinement)
         except CommandError as error:
             raise ProbeError(
                 error.problem.what, kind="peer", where=f"probe {name}", remedy=error.problem.remedy

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from virtoll.errors import Problem
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import sliced
 from virtoll.probes.base import Place, Probe, ProbeResult, Timed
 from virtoll.probes.fork_bomb import jain
 from virtoll.probes.native import arguments
 from virtoll.record.model import Quantity, Window
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 _QUANTITIES = {
@@ -24,6 +27,7 @@ _QUANTITIES = {
 }
 _OWN = ("round_trip_mean_us", "lost_percent")
 _SLICES = 2
+_MOST_REQUESTS = 10_000_000  # each is kept until the end: rust/probe/src/flow/ping.rs
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,22 @@ class PingSettings(Timed):
     warm_up_ns: int = within(500_000_000, least=0)
     lost_after_ns: int = within(10**9, least=1_000_000)
     most_short_percent: float = within(0.5, least=0, most=100)
+
+    @property
+    def windows_s(self) -> float:
+        """How long its windows are, by time or by requests."""
+        return self.windows * (self.time_ns / 1e9 if self.work is None else self.work / self.packets_per_s)
+
+    @property
+    def requests(self) -> int:
+        """How many are sent, in the warm-up and in all windows."""
+        warm_up, timed = (math.ceil(ns / 1e9 * self.packets_per_s - 1e-6) for ns in (self.warm_up_ns, self.time_ns))
+        return warm_up + self.windows * (timed if self.work is None else self.work)
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its warm-up, its windows, and what it needs besides."""
+        return self.windows_s + self.warm_up_ns / 1e9 + 1
 
 
 class Ping(Probe):
@@ -53,18 +73,26 @@ class Ping(Probe):
     Settings: ClassVar[type[PingSettings]] = PingSettings
     settings: PingSettings
 
+    def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
+        """No more requests than the agent keeps, and no longer than it sends them."""
+        settings = self.settings
+        problems = sliced.too_long(self.name, settings.windows_s)
+        if settings.requests > _MOST_REQUESTS:
+            what = f"{settings.requests} requests are above {_MOST_REQUESTS}"
+            remedy = "choose fewer packets_per_s, fewer windows, or shorter ones"
+            problems.append(Problem(what, f"probe {self.name}", remedy))
+        return problems
+
     def run(self, place: Place) -> ProbeResult:
         """Ping in all slices at one time, and put what they say side by side."""
         slices = sliced.chosen(place, self.slices, self.name)
         words = arguments(self.name, self.settings)
-        told = sliced.together(self.name, [(one, [*words, "--peer", one.far_address]) for one in slices])
+        told = sliced.together(self.name, self.settings, [(one, [*words, "--peer", one.far_address]) for one in slices])
         windows = []
         for index, first in enumerate(told[0].result.windows):
-            values = sliced.means(told, index, list(_QUANTITIES), _OWN)
-            trips = [each.result.windows[index].values.get("round_trip_mean_us") for each in told]
-            known = [trip for trip in trips if trip is not None]
-            if len(known) == len(told):
-                values["fairness"] = jain(known)
+            values = sliced.means(told, index, list(_QUANTITIES)) | sliced.of_each(told, index, _OWN)
+            if "round_trip_mean_us" in values:
+                values["fairness"] = jain([each.result.windows[index].values["round_trip_mean_us"] for each in told])
             work = sum(each.result.windows[index].work for each in told)
             windows.append(Window(start_ns=first.start_ns, duration_ns=first.duration_ns, work=work, values=values))
         return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))

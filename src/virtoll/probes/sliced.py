@@ -9,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from virtoll.errors import Problem
 from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Slice
-from virtoll.probes.native import TIME_LIMIT_S, report, result
+from virtoll.probes.native import report, result, time_limit_s
 from virtoll.record.model import Check, Quantity
+from virtoll.units import format_duration
 
 # Between asking for the runs and their common start: so much, and so many times what a run of nothing takes there. An
 # emulated machine takes long to get to its start.
 LEAD_NS, LEAD_RUNS = 300_000_000, 10
+_MOST_S = 24 * 3600.0  # of all windows of a run
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,15 @@ def chosen(place: Place, count: int, name: str) -> list[Slice]:
     return list(place.slices[:count])
 
 
-def together(name: str, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list[Told]:
+def too_long(name: str, windows_s: float) -> list[Problem]:
+    """The problem of windows that the agent refuses (rust/probe/src/flow/schedule.rs)."""
+    if windows_s <= _MOST_S:
+        return []
+    what = f"its windows take {format_duration(windows_s * 1e9)}, and 24 h are the most"
+    return [Problem(what, f"probe {name}", "choose fewer windows, or shorter ones")]
+
+
+def together(name: str, settings: Any, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list[Told]:
     """Run ``virtoll-agent`` with these words in the near instances, each told when to start: all at one time.
 
     The first ProbeError or AgentError is raised when all have ended.
@@ -72,7 +83,7 @@ def together(name: str, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list
         one, words = command
         clocks = {"here": _Clock(one.near), "peer": _Clock(one.far)}
         start = str(start_ns + clocks["here"].before_ns)
-        done = one.near.agent.run([AGENT, *words, "--start-ns", start], timeout_s=TIME_LIMIT_S)
+        done = one.near.agent.run([AGENT, *words, "--start-ns", start], timeout_s=time_limit_s(settings))
         said = report(f"{name}, {slice_name(one)}", done.returncode, done.stdout, done.stderr)
         return Told(one, result(said), _series(slice_name(one), said.get("series", []), clocks))
 
@@ -115,20 +126,20 @@ def _series(
     ]
 
 
-def means(told: Sequence[Told], window: int, keys: Sequence[str], own: Sequence[str]) -> dict[str, float]:
-    """The values of one window: of ``keys`` the mean over the slices that have it, of ``own`` each slice's too."""
-    values = {}
-    for key in keys:
-        by_slice = {
-            each.name: each.result.windows[window].values[key]
-            for each in told
-            if key in each.result.windows[window].values
-        }
-        if by_slice:
-            values[key] = sum(by_slice.values()) / len(by_slice)
-        if key in own:
-            values.update({f"{name}_{key}": value for name, value in by_slice.items()})
-    return values
+def means(told: Sequence[Told], window: int, keys: Sequence[str]) -> dict[str, float]:
+    """The mean over these slices of each of ``keys`` in one window; of none that one of them does not know."""
+    values = [each.result.windows[window].values for each in told]
+    return {key: sum(each[key] for each in values) / len(values) for key in keys if all(key in each for each in values)}
+
+
+def of_each(told: Sequence[Told], window: int, keys: Sequence[str]) -> dict[str, float]:
+    """What each slice knows of ``keys`` in one window."""
+    return {
+        f"{each.name}_{key}": each.result.windows[window].values[key]
+        for each in told
+        for key in keys
+        if key in each.result.windows[window].values
+    }
 
 
 def joined(told: Sequence[Told], result: ProbeResult) -> ProbeResult:

@@ -68,16 +68,16 @@ impl Way for Sure<'_> {
 
 /// What is reported of a flow by that way.
 fn reported(words: &str, lost: fn(u64) -> bool, doubled: fn(u64) -> bool) -> Report {
-    told_of(words, lost, doubled, (u64::MAX, 0), 0)
+    told_of(words, lost, doubled, (u64::MAX, 0), Some(0))
 }
 
-/// The same, of a sender that is stopped once and a receiver that had no room for so many.
+/// The same, of a sender that is stopped once and a receiver that had no room for so many, as far as it knows.
 fn told_of(
     words: &str,
     lost: fn(u64) -> bool,
     doubled: fn(u64) -> bool,
     stall: (u64, u64),
-    overrun: u64,
+    overrun: Option<u64>,
 ) -> Report {
     let settings = settings(&format!("--peer 127.0.0.1:9 {words} {BRIEF}"));
     let order = settings.order();
@@ -97,7 +97,7 @@ fn told_of(
     let departures = depart(schedule, start_ns, &clock, settings.series_ns, &mut way).unwrap();
     let answer = Answer {
         stamps: "kernel".to_owned(),
-        overrun: Some(overrun),
+        overrun,
         ..way.counts.answer()
     };
     assert!(answer.fits(&way.order));
@@ -157,25 +157,49 @@ fn what_comes_twice_hides_nothing_that_was_lost() {
 fn a_sender_that_was_stopped_is_late_however_well_it_catches_up() {
     let words = "--packets-per-s 20000 --windows 1 --time-ns 4000000000";
     let none = |_| false;
-    let report = told_of(words, none, none, (5000, 300_000_000), 0);
+    let report = told_of(words, none, none, (5000, 300_000_000), Some(0));
     assert_eq!(report.windows[0].values["lost_percent"], 0.0);
     assert_eq!(failed(&report), ["departures were on time"]);
     // Where it is the sender that is measured, it is told and not judged.
     let words = format!("{words} --most-short-percent 100");
-    let report = told_of(&words, none, none, (5000, 300_000_000), 0);
+    let report = told_of(&words, none, none, (5000, 300_000_000), Some(0));
     assert_eq!(failed(&report), [""; 0]);
     assert!(report.facts.contains_key("departure_late_p99_us"));
     // A scheduler's slice now and then spoils nothing.
-    let report = told_of(&words, none, none, (5000, 8_000_000), 0);
+    let report = told_of(&words, none, none, (5000, 8_000_000), Some(0));
     assert_eq!(failed(&report), [""; 0]);
 }
 
 #[test]
 fn what_the_receiver_had_no_room_for_is_no_loss_of_the_way() {
     let words = "--packets-per-s 5000 --windows 1 --time-ns 20000000";
-    let report = told_of(words, |number| number == 50, |_| false, (u64::MAX, 0), 1);
+    let report = told_of(
+        words,
+        |number| number == 50,
+        |_| false,
+        (u64::MAX, 0),
+        Some(1),
+    );
     assert!(!report.windows[0].values.contains_key("lost_percent"));
     assert_eq!(failed(&report), ["the receiver had room for what came"]);
+}
+
+/// Without SO_MEMINFO, as on other kernels than Linux that run its programs.
+#[test]
+fn where_the_receiver_does_not_know_what_it_had_no_room_for_no_loss_is_known() {
+    let words = "--packets-per-s 5000 --windows 1 --time-ns 20000000";
+    let report = told_of(words, |number| number == 50, |_| false, (u64::MAX, 0), None);
+    assert!(!report.windows[0].values.contains_key("lost_percent"));
+    assert!(report.windows[0].values.contains_key("refused_percent"));
+    let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
+    assert!(
+        !names.contains(&"the receiver had room for what came"),
+        "{names:?}"
+    );
+    assert!(names.contains(&"the intended rate was held"), "{names:?}");
+    assert_eq!(failed(&report), [""; 0]);
+    assert!(report.notes[0].contains("SO_MEMINFO"), "{:?}", report.notes);
+    assert_eq!(reported(words, |_| false, |_| false).notes, [""; 0]);
 }
 
 /// A flow to a peer on the loopback.

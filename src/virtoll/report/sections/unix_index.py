@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from virtoll.analysis.conditions import level_label
 from virtoll.analysis.estimates import Floats, mean_of_known
 from virtoll.analysis.ratios import pairs_of_zeros, summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
-from virtoll.record.model import Arm
+from virtoll.record.model import PROBE, Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section
@@ -45,7 +45,7 @@ _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log 
 
 @dataclass
 class _Deployments:
-    """Rates by test, for each arm's label, block and group: those of one number of copies, under the same factors."""
+    """Rates by test, for each arm's label, block and group: those of one number of copies, and the same besides."""
 
     rates: dict[tuple[str, int, int], dict[str, float]] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class _Deployments:
 
 
 def unix_index(findings: Findings) -> list[Table]:
-    """A table for each number of copies (and level of the factors); none where no such test was run."""
+    """A table for each number of copies (and level of what else is varied); none where no such test was run."""
     groups = _grouped(findings)
     return [
         _table(findings, deployments, words, UNIX_INDEX if len(groups) == 1 else f"{UNIX_INDEX}-{number}")
@@ -76,26 +76,47 @@ def unix_index(findings: Findings) -> list[Table]:
     ]
 
 
+@dataclass(frozen=True)
+class _Rate:
+    """A test's rate in one deployment."""
+
+    test: str
+    value: float
+    place: tuple[str, int, int]  # arm's label, block, group
+    words: str  # how many copies, and the levels of the factors
+    own: Mapping[str, object]  # what tells the cases of its probe apart besides, by path
+
+
 def _grouped(findings: Findings) -> dict[str, _Deployments]:
+    """By copies and factors; of a test that several cases are (in two directories), by what they differ in, too."""
+    rates = list(_rates(findings))
+    levels: dict[tuple[str, str, str], set[object]] = {}
+    for rate in rates:
+        for path, level in rate.own.items():
+            levels.setdefault((rate.words, rate.test, path), set()).add(level)
     groups: dict[str, _Deployments] = {}
+    for rate in rates:
+        own = [level_label(*each) for each in rate.own.items() if len(levels[rate.words, rate.test, each[0]]) > 1]
+        deployments = groups.setdefault(", ".join([rate.words, *own]), _Deployments())
+        deployments.rates.setdefault(rate.place, {})[rate.test] = rate.value
+    return groups
+
+
+def _rates(findings: Findings) -> Iterator[_Rate]:
     for (block, group, label, condition), cell in findings.matrix.cells.items():
         record = cell.record.measured
         if record is None or condition not in findings.matrix.conditions:
             continue
+        mine = f"{condition.probe}."
+        factors = [level_label(*each) for each in condition.levels if each[0] != PROBE and not each[0].startswith(mine)]
+        copies = record.settings.get("copies", 1)
+        words = ", ".join([f"{copies} {'copy' if copies == 1 else 'copies'}", *factors])
         for name, value in cell.values.items():
             test = test_of(name, record.settings)
             if test is not None and value >= 0:
-                words = _group(
-                    record.settings, {p: v for p, v in condition.levels if not p.startswith(condition.probe)}
-                )
-                groups.setdefault(words, _Deployments()).rates.setdefault((label, block, group), {})[test] = value
-    return groups
-
-
-def _group(settings: Mapping[str, object], levels: Mapping[str, object]) -> str:
-    factors = [level_label(path, level) for path, level in levels.items() if path != "probe"]
-    copies = settings.get("copies", 1)
-    return ", ".join([f"{copies} {'copy' if copies == 1 else 'copies'}", *factors])
+                known = {f"{mine}{setting}" for setting in ("copies", *TESTS[test].settings)}
+                own = {path: level for path, level in condition.levels if path.startswith(mine) and path not in known}
+                yield _Rate(test, value, (label, block, group), words, own)
 
 
 def _table(findings: Findings, deployments: _Deployments, words: str, name: str) -> Table:
