@@ -29,7 +29,7 @@ from virtoll.report.build import build_report
 from virtoll.report.findings import find
 from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
-from virtoll.report.sections.knee import KneeSection
+from virtoll.report.sections.knee import KneeSection, _rows
 from virtoll.run import groups
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
@@ -446,6 +446,26 @@ def test_between_which_bounds_the_knees_lie_has_no_end_where_a_search_found_none
         between[name] = next(row[2].text for row in table.rows if row[0].text == "docker+routed")
     assert re.fullmatch(r"0 – 1\d\d(\.\d)?", between["least"]), between
     assert re.fullmatch(r"\d,\d\d\d or more", between["generator"]), between
+
+
+def test_what_a_window_could_not_tell_is_not_drawn_as_worse_than_any(tmp_path: Path) -> None:
+    """It missed another part of the objective."""
+
+    class Untold(FakeExperiment):
+        def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+            yield from super().perform(trial, notes)
+            assert notes.measured is not None
+            knee = notes.measured.knee
+            assert knee is not None
+            steps = [step.model_copy(update={"values": {}}) if step.missed else step for step in knee.steps]
+            notes.measured = notes.measured.model_copy(update={"knee": knee.model_copy(update={"steps": steps})})
+
+    directory = run(tmp_path / "run", Untold({"native": 1.0, "docker": 1.25}), TEXT.replace("blocks = 6", "blocks = 2"))
+    findings = find(directory.path)
+    (condition,) = findings.shown_conditions(4)
+    rows = [row for arm in findings.arms for row in _rows(findings, arm, condition, "latency_p99_ms")]
+    assert {row["what"] for row in rows} == {"met", "knee"}
+    assert None not in {row["value"] for row in rows}
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -139,6 +139,18 @@ def test_too_few_parts_for_a_percentile_are_no_fault_of_the_clock() -> None:
     assert record.notes == []
 
 
+def test_in_how_many_windows_ages_were_not_known_is_told() -> None:
+    aged, unaged, unwatched = (
+        Measurement("virtoll-load", Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values))
+        for values in ({"stalled_percent": 0.0, "media_age_ms": 7.0}, {"stalled_percent": 0.0}, {})
+    )
+    (note,) = load_of().measured([aged, unaged, aged]).notes
+    assert note.startswith("in 1 of 3 windows it is not known how old the media were")
+    (note,) = load_of().measured([unaged, unaged]).notes
+    assert note.startswith("how old the media were is not known")
+    assert len(load_of().measured([aged, unwatched]).notes) == 1, "that nobody watched says why"
+
+
 @pytest.mark.parametrize(
     ("told", "late", "too_late"),
     [("live_latency_ms", 2, True), ("live_latency_ms", 1, False), ("media_age_ms", 2, True), ("", 2, False)],

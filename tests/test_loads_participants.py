@@ -176,6 +176,19 @@ def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:
     assert measured.notes == ["no stream was seen: there are no freezes to tell of"]
 
 
+def test_in_how_many_windows_no_stream_was_seen_is_told() -> None:
+    """Of a ramp what any level tells is told."""
+    nobody = told(participants=1)
+    nobody["received"], nobody["ice_rtt"], nobody["sent"] = {}, [], {}
+    windows = [measurement_of(report, before=0, at=None) for report in (nobody, told(), told())]
+    measured = load_of().measured(windows)
+    assert "frozen_percent" not in measured.quantities
+    assert measured.notes == ["in 1 of 3 windows no stream was seen: freezes are not told of the trial"]
+    ramp = load_of(levels=(1, 2, 3)).measured(windows)
+    assert "frozen_percent" in ramp.quantities
+    assert ramp.notes == []
+
+
 def test_a_bit_rate_is_that_of_the_time_in_which_streams_were_watched() -> None:
     """Half of them went in the middle of the window: at its end there are half as many streams."""
     report = told()

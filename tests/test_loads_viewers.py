@@ -26,7 +26,7 @@ from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.loads.viewing import measurement_of, order, specification
 from virtoll.offers import Http, Offer
-from virtoll.record.model import Events
+from virtoll.record.model import Events, Window
 from virtoll.services import clips
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -211,6 +211,18 @@ def test_nobody_there_is_a_failure_to_connect(client: Client) -> None:
     assert set(record.quantities) == {"watching_percent", "goodput_mbit_per_s"}, "nobody watched: no stalls to tell of"
     assert [record.values(key) for key in record.quantities] == [[0.0], [0.0]]
     assert record.notes
+
+
+def test_in_how_many_windows_nobody_watched_is_told() -> None:
+    watched, frozen = (
+        Measurement("", Window(start_ns=0, duration_ns=SECOND, work=1.0, values=values))
+        for values in ({"watching_percent": 100.0, "stalled_percent": 0.0}, {"watching_percent": 0.0})
+    )
+    record = load_of().measured([watched, frozen, watched])
+    assert set(record.quantities) == {"watching_percent"}
+    assert record.notes == ["in 1 of 3 windows nobody watched: stalls are not told of the trial"]
+    assert load_of().measured([frozen, frozen]).notes == ["nobody watched: there are no stalls to tell of"]
+    assert load_of().measured([watched]).notes == []
 
 
 def test_another_takes_the_place_of_one_that_failed(client: Client, server: MediaServer) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from virtoll.loads.viewers import ViewersLoad
 from virtoll.record.knee import Objective
-from virtoll.record.model import Events, Quantity, Window
+from virtoll.record.model import Drain, Events, Quantity, Window
 from virtoll.record.objective import missed, parse, values_of
 
 QUANTITIES = ViewersLoad().quantities
@@ -150,6 +150,26 @@ def test_a_loads_own_quantity_is_its_windows() -> None:
     with pytest.raises(ValueError, match="stalled_percent was not told"):
         value("stalled < 1 %", window(9), None)
     assert value("stalled < 1 %", window(0, 5), None) is None, "nobody began to watch: worse than any stall"
+
+
+@pytest.mark.parametrize(
+    ("work", "body_bytes", "under_way", "told"),
+    [(0, 0, 2, True), (0, 9, 2, True), (9, 0, 2, True), (9, 9, 2, False), (0, 0, 0, False)],
+    ids=["frozen", "nobody plays yet", "played from the buffer", "something came", "nobody waits for anything"],
+)
+def test_where_somebody_waited_and_nothing_came_is_worse_than_any(
+    work: int, body_bytes: int, under_way: int, told: bool
+) -> None:
+    """A service that froze and came back: what was asked for in the window was answered after it."""
+    frozen = window(completed=2).model_copy(update={"work": work, "counts": {"body_bytes": body_bytes}})
+    drain = Drain(under_way=under_way, completed=under_way, end_ns=2 * 10**9) if under_way else None
+    events = frozen.events["request"].model_copy(update={"drain": drain})
+    frozen = frozen.model_copy(update={"events": {"request": events}})
+    if told:
+        assert value("stalled < 1 %", frozen, []) is None
+    else:
+        with pytest.raises(ValueError, match="stalled_percent was not told"):
+            value("stalled < 1 %", frozen, [])
 
 
 def test_of_nothing_nothing_is_told() -> None:

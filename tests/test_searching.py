@@ -17,7 +17,18 @@ from virtoll.loads.base import Bulk, Measurement, Session
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
-from virtoll.record.model import DROPPED, GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
+from virtoll.record.model import (
+    DROPPED,
+    GENERATOR_HEADROOM,
+    VIEW,
+    WAKES,
+    WAKES_LATE,
+    Check,
+    Events,
+    Measured,
+    Quantity,
+    Window,
+)
 from virtoll.study.model import Knee
 from virtoll.trial import proofs, searching
 from virtoll.trial.notes import Notes
@@ -205,6 +216,60 @@ def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
     with pytest.raises(TrialError, match="does not tell what became of what it asked for") as caught:
         searched(Scripted(within=untold))
     assert caught.value.problem.where == "[knee] objective, 1 requests/s"
+
+
+def with_views(measurement: Measurement, failures: dict[str, int]) -> Measurement:
+    """A thousand viewers had begun to play."""
+    broken = sum(failures.values())
+    views = Events(intended=1000, offered=1000, completed=1000 - broken, failures=failures, censored=broken)
+    events = {**measurement.window.events, VIEW: views}
+    return replace(measurement, window=measurement.window.model_copy(update={"events": events}))
+
+
+@pytest.mark.parametrize(
+    ("failures", "went_on"),
+    [({"reset": 6, "timestamps": 5}, False), ({"content": 10}, True), ({"timeout": 500}, True)],
+)
+def test_a_server_that_drops_its_viewers_has_not_served_them(failures: dict[str, int], went_on: bool) -> None:
+    """Who takes their places begins well, and they never stalled. Who gives up in a stall is what is measured."""
+    knee = searched(Scripted(lambda at: with_views(measured_at(at, FAST), failures))).knee
+    assert knee is not None
+    assert knee.ended == ("beyond most" if went_on else "settled")
+    missed = {tuple(step.missed) for step in knee.steps}
+    assert missed == ({()} if went_on else {(), ("views went on",)})
+
+
+def test_views_that_broke_off_before_a_late_generator_blame_the_generator() -> None:
+    knee = searched(Scripted(lambda at: with_views(measured_at(at, FAST, late=7), {"reset": 500}))).knee
+    assert knee is not None
+    assert (knee.ended, knee.upper) == ("beyond generator", None)
+    assert knee.steps[-1].missed == ["views went on"]
+    assert knee.steps[-1].limit == "it sent 7 of 100 requests more than 10 ms late"
+
+
+def test_a_window_that_misses_one_objective_is_decided_whatever_cannot_be_told_of_it() -> None:
+    """An overloaded server does not even say what time it is, by which the ages of its media go."""
+    objective = ("failed < 1 %", "response_time < 2 s")
+    quantities = {"response_time": Quantity("Response time", "s", "less")}
+
+    def overloaded(at: float) -> Measurement:
+        some = measured_at(at, FAST)
+        refused = Events(intended=100, offered=100, completed=90, failures={"reset": 10}, censored=10, late=0)
+        return replace(some, window=some.window.model_copy(update={"events": {"request": refused}}))
+
+    def well(at: float) -> Measurement:
+        some = measured_at(at, FAST)
+        return replace(some, window=some.window.model_copy(update={"values": {"response_time": 1.0}}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeLoad, "quantities", quantities)
+        knee = searched(Scripted(overloaded, well), replace(KNEE, objective=objective)).knee
+        with pytest.raises(TrialError, match="response_time was not told"):
+            searched(Scripted(lambda at: measured_at(at, FAST), well), replace(KNEE, objective=objective))
+    assert knee is not None
+    assert knee.ended == "settled"
+    for step in knee.steps:
+        assert step.told == "met" or (step.missed, step.values) == (["failed < 1 %"], {"failed_percent": 10.0})
 
 
 def test_steps_are_drawn_from_the_trials_name() -> None:

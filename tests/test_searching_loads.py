@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -110,3 +112,29 @@ def test_viewers_are_counted_and_judged_by_how_they_watch(client: Client) -> Non
         assert ("goodput > 0 Mbit/s" in step.missed) == (not step.values["goodput_mbit_per_s"])
     if not any(step.missed for step in knee.steps):
         assert (knee.ended, knee.lower) == ("beyond most", 3)
+
+
+def test_a_service_that_freezes_and_comes_back_has_missed_what_nobody_could_see(client: Client) -> None:
+    """Nobody watches within the first window, and so nothing stalls in it; all begin to play after it."""
+    told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "settle_ns": 0}
+    load = ViewersLoad(ViewersSettings(**told, patience_ns=600 * SECOND))
+    with MediaServer() as server:
+        server.manner = "stall"
+
+        def let_go() -> None:
+            """When five wait, of the crowd or who comes anew, and the window, which begins when they join, is over."""
+            for _ in range(5):
+                assert server.stalled.acquire(timeout=600)
+            time.sleep(1)
+            server.let_go()
+
+        helper = threading.Thread(target=let_go)
+        helper.start()
+        measured, knee = searched(client, load, server.offer, 5, 9, "stalled < 1 %")
+        helper.join()
+    events = measured.windows[0].events["start-up"]
+    assert (events.offered, events.completed, events.failures) == (1, 1, {})
+    assert events.drain is not None
+    assert (measured.windows[0].work, "stalled_percent" in measured.windows[0].values) == (0, False)
+    assert knee.steps[0].missed == ["stalled < 1 %"]
+    assert knee.steps[0].values["stalled_percent"] is None

@@ -213,6 +213,16 @@ class Load(Part):
         )
 
 
+def where_untold(key: str, windows: Sequence[Window], what: str, of: str) -> list[str]:
+    """The note that a quantity cannot be told of all windows, and of how many it cannot; [] where it can. ``what`` was
+    the case in those ("nobody watched"); the quantity is ``of`` that ("stalls").
+    """
+    without = sum(key not in window.values for window in windows)
+    if without == len(windows):
+        return [f"{what}: there are no {of} to tell of"]
+    return [f"in {without} of {len(windows)} windows {what}: {of} are not told of the trial"] if without else []
+
+
 def at_intensity(settings: Any, loop: str, intensity: float | None, users: str) -> Any:
     """A load's settings with an intensity as `Session.measure` has it; ``users``: the setting that says how many."""
     if intensity is None:

@@ -22,9 +22,9 @@ _QUANTITIES = {
 }
 _MOST_PARTS = 10_000  # files, of a round
 _MOST_EACH = 100  # parts of a segment: a playlist lists those of four, and is made anew for each
-_NO_AGES = (
-    "how old the media were is not known: the server's clock was not told, or not well enough, or jumped, its "
-    "playlists are dated by another, or nothing came that was waited for"
+_WHY = (
+    "the server's clock was not told, or not well enough, or jumped, its playlists are dated by another, or nothing "
+    "came that was waited for"
 )
 
 
@@ -124,9 +124,15 @@ class LlHlsViewersLoad(ViewingLoad):
     def measured(self, measurements: list[Measurement]) -> Measured:
         """See `ViewingLoad.measured`; and why there are no ages. Of too few parts percentiles are missing alone."""
         record = super().measured(measurements)
-        if AGE in record.quantities or "stalled_percent" not in record.quantities:
+        watched = [window.values for window in record.windows if "stalled_percent" in window.values]
+        without = sum(AGE not in values for values in watched)
+        if not without:
             return record
-        return record.model_copy(update={"notes": [*record.notes, _NO_AGES]})
+        note = f"how old the media were is not known: {_WHY}"
+        if without < len(watched):
+            of = f"in {without} of {len(record.windows)} windows"
+            note = f"{of} it is not known how old the media were, which is not told of the trial: {_WHY}"
+        return record.model_copy(update={"notes": [*record.notes, note]})
 
 
 def _quantile_ms(ages: Histogram, q: float) -> float | None:

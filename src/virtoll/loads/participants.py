@@ -22,7 +22,7 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
 from virtoll.loads import browser, sights
-from virtoll.loads.base import Intensity, Load, Measurement, Session
+from virtoll.loads.base import Intensity, Load, Measurement, Session, where_untold
 from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
@@ -186,7 +186,8 @@ class ParticipantsLoad(Load):
         windows = [measurement.window for measurement in measurements]
         enough = any if self.levels else all
         told = {key: q for key, q in self.quantities.items() if enough(key in window.values for window in windows)}
-        notes = [] if "frozen_percent" in told else ["no stream was seen: there are no freezes to tell of"]
+        untold = where_untold("frozen_percent", windows, "no stream was seen", "freezes")
+        notes = [] if "frozen_percent" in told else untold
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 

@@ -20,7 +20,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.open_files import most_of, too_many
 from virtoll.lab.client import Client
-from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
+from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns, where_untold
 from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
 from virtoll.record.model import (
@@ -182,7 +182,7 @@ class ViewingLoad(Load):
         """The record; a quantity that some window could not tell (nobody watched) is not in it."""
         windows = [measurement.window for measurement in measurements]
         told = {key: q for key, q in self.quantities.items() if all(key in window.values for window in windows)}
-        notes = [] if "stalled_percent" in told else ["nobody watched: there are no stalls to tell of"]
+        notes = where_untold("stalled_percent", windows, "nobody watched", "stalls")
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 

@@ -35,8 +35,9 @@ class Step(_Record):
 
     part: Part
     told: Told
-    values: dict[str, float | None]  # by the objective's metrics; None: worse than any, as what failed is
-    missed: list[str] = []  # the parts of the objective that were not met; or that not all users were there
+    # By the objective's metrics; None: worse than any, as what failed is. One that could not be told is missing.
+    values: dict[str, float | None]
+    missed: list[str] = []  # the parts of the objective that were not met; or that not all users were there, or stayed
     limit: str = ""  # what was in the way of the generator; "" of nothing, or where it did not matter
 
 

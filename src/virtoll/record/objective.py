@@ -96,7 +96,7 @@ def values_of(
     objectives: Sequence[Objective], window: Window, asked: str, histogram: Histogram | None
 ) -> dict[str, float | None]:
     """What a window says of each objective's metric, by its name; None: worse than any value, for what it would be of
-    failed, or nobody was answered soon enough to ask within the window.
+    failed, or nobody was answered soon enough to ask within the window, or to be served in it at all.
 
     ``asked``: the word of the window's events ("request"); ``histogram``: of its latencies. ValueError where something
     cannot be told.
@@ -121,12 +121,21 @@ def _value(objective: Objective, window: Window, events: Events | None, histogra
 
 
 def _quantity(metric: str, window: Window, events: Events | None) -> float | None:
-    """A quantity of the load's own. Where all failed there may be nothing that it could be of."""
+    """A quantity of the load's own. Of a window in which nobody was served there may be nothing that it could be of."""
     if metric in window.values:
         return window.values[metric]
-    if events is not None and events.censored and not events.completed:
+    if events is not None and _was_in_vain(window, events):
         return None
     raise ValueError(f"{metric} was not told")
+
+
+def _was_in_vain(window: Window, events: Events) -> bool:
+    """Whether all that was asked for failed; or some failed, or was under way still when the window ended, and in it
+    nothing was done, or nothing came.
+    """
+    waited = events.censored > 0 or events.drain is not None
+    was_idle = not window.work or window.counts.get("body_bytes") == 0
+    return (events.censored > 0 and not events.completed) or (waited and was_idle)
 
 
 def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | None) -> float | None:

@@ -107,12 +107,26 @@ def _kinds(failures: Mapping[str, int]) -> str:
 
 def _of_views(notes: Notes, views: Events) -> None:
     """What came to viewers after they had begun was right. One that gives up in a stall is what is measured."""
-    wrong = {kind: count for kind, count in views.failures.items() if kind != "timeout"}
-    told = _kinds(wrong) or "none broke off but of waiting"
-    held = sum(wrong.values()) <= FAILED_SHARE * views.offered
-    notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
+    told = _kinds(_broke_off(views)) or "none broke off but of waiting"
+    held = _went_on(views) if views.offered else None
+    notes.check(WENT_ON, held, f"of {views.offered} that began: {told}")
 
 
+def some_broke_off(window: Window) -> bool:
+    """Whether more viewers than may fail broke off, though they had begun. A start-up that fails is told by itself."""
+    return VIEW in window.events and not _went_on(window.events[VIEW])
+
+
+def _went_on(views: Events) -> bool:
+    return sum(_broke_off(views).values()) <= FAILED_SHARE * views.offered
+
+
+def _broke_off(views: Events) -> dict[str, int]:
+    """How many, by kind, for anything but their patience."""
+    return {kind: count for kind, count in views.failures.items() if kind != "timeout"}
+
+
+WENT_ON = "views went on"
 _BEGINNING_SHARE = 0.02  # of all users' time
 ALL_THERE = "all users were there in the window"
 

@@ -74,19 +74,18 @@ class KneeSearch:
 
     def _judged(self, asked: Asked, measurement: Measurement, lost: Callable[[], str]) -> record.Step:
         window = measurement.window
-        try:
-            values = values_of(self._objectives, window, self._load.request, measurement.bulk.histogram)
-        except ValueError as error:
+        values, untold = self._told(measurement)
+        bad = missed([each for each in self._objectives if each.metric in values], values)
+        texts = [each.text for each in bad] + [proofs.WENT_ON] * proofs.some_broke_off(window)
+        if untold and not texts:
             raise TrialError(
-                f"whether a window meets the objective cannot be told: {error}",
+                f"whether a window meets the objective cannot be told: {untold}",
                 where=f"[knee] objective, {asked.intensity:g} {self._load.intensity.unit}",
                 remedy="take longer windows, a larger `least`, or another objective",
-            ) from error
-        bad = missed(self._objectives, values)
-        texts = [each.text for each in bad]
-        if not bad and not window.parts and proofs.some_were_not_there(window):
+            )
+        if not texts and not window.parts and proofs.some_were_not_there(window):
             texts, limit = [proofs.ALL_THERE], ""
-        elif not bad:
+        elif not texts:
             limit = lacking(window, self._load)
         elif dropped := lost():
             limit = f"the wiring lost {dropped}"
@@ -94,6 +93,17 @@ class KneeSearch:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
         told: record.Told = "generator" if limit else "not met" if texts else "met"
         return record.Step(part=asked.part, told=told, values=values, missed=texts, limit=limit)
+
+    def _told(self, measurement: Measurement) -> tuple[dict[str, float | None], str]:
+        """What a window says of each metric of the objective, and why it says nothing of others; "" where of all."""
+        values: dict[str, float | None] = {}
+        untold = ""
+        for each in self._objectives:
+            try:
+                values |= values_of([each], measurement.window, self._load.request, measurement.bulk.histogram)
+            except ValueError as error:
+                untold = untold or str(error)
+        return values, untold
 
     def measured(self) -> Measured:
         """The record of all so far; once the search has ended, with what it found."""

@@ -154,6 +154,7 @@ impl Reading {
                 self.bit_per_s = Some(told.ok_or("a variant without a bandwidth")?);
             }
             "BYTERANGE" => return Err("byte ranges are not known here"),
+            "MEDIA" if is_apart(value) => return Err("audio or video apart is not known here"),
             _ => {}
         }
         Ok(())
@@ -195,6 +196,12 @@ impl Reading {
             (false, _) => Err("variants and segments in one playlist"),
         }
     }
+}
+
+/// Whether a rendition (4.3.4.1) has media of its own, to be played with a variant's.
+fn is_apart(rendition: &str) -> bool {
+    let is_played = matches!(attribute(rendition, "TYPE"), Some("AUDIO" | "VIDEO"));
+    is_played && attribute(rendition, "URI").is_some()
 }
 
 /// The number of a playlist's first segment.

@@ -90,6 +90,26 @@ fn what_is_no_playlist_is_refused() {
     assert!(parse(&[b'#'; MOST_BYTES + 1]).is_err());
 }
 
+const MASTER: &str = "#EXT-X-STREAM-INF:BANDWIDTH=1,AUDIO=\"a\"\nvideo.m3u8\n";
+
+#[test]
+fn audio_or_video_that_comes_apart_is_refused_and_not_left_out() {
+    for read in [parse, super::super::live::playlist::parse] {
+        for (media, is_known) in [
+            (r#"TYPE=AUDIO,GROUP-ID="a",NAME="A,URI=x""#, true),
+            (r#"TYPE=SUBTITLES,GROUP-ID="s",URI="s.m3u8""#, true),
+            (r#"TYPE=AUDIO,GROUP-ID="a",URI="a.m3u8""#, false),
+            (r#"URI="v.m3u8",TYPE=VIDEO,GROUP-ID="v""#, false),
+        ] {
+            let before = format!("#EXTM3U\n#EXT-X-MEDIA:{media}\n{MASTER}");
+            let behind = format!("#EXTM3U\n{MASTER}#EXT-X-MEDIA:{media}\n");
+            for text in [before, behind] {
+                assert_eq!(read(text.as_bytes()).is_ok(), is_known, "{text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn uris_are_resolved_against_the_playlist_and_never_lead_elsewhere() {
     let path = |uri| resolved("h:80", "/a/b/c.m3u8?q=/z/", uri);

@@ -118,7 +118,6 @@ impl Now<'_> {
         self.count(|seen| {
             seen.ages += 1;
             seen.age_ns = seen.age_ns.saturating_add(age_ns);
-            seen.oldest_ns = seen.oldest_ns.max(age_ns);
         });
     }
 
@@ -142,10 +141,9 @@ pub struct Seen {
     pub segments: u64,
     /// RTMP: audio and video messages.
     pub messages: u64,
-    /// Live media whose age was known when they came, how old they were in sum, and the oldest.
+    /// Live media whose age was known when they came, and how old they were in sum.
     pub ages: u64,
     pub age_ns: i64,
-    pub oldest_ns: i64,
     /// HLS and DASH: segments that were gone before they could be asked for, and changes of quality.
     pub skipped: u64,
     pub switches: u64,
@@ -185,7 +183,6 @@ impl Seen {
         self.messages += other.messages;
         self.ages += other.ages;
         self.age_ns = self.age_ns.saturating_add(other.age_ns);
-        self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.skipped += other.skipped;
         self.switches += other.switches;
         self.rtp.add(&other.rtp);

@@ -245,9 +245,10 @@ def _rows(findings: Findings, arm: Arm, condition: Condition, metric: str) -> li
     """A row a window, and one for the knee where it is known."""
     head = {"arm": arm.label, "panel": findings.matrix.label(condition)}
     rows: list[Row] = [
-        {**head, "x": window.at, "value": step.values.get(metric), "what": "met" if step.told == "met" else "missed"}
+        {**head, "x": window.at, "value": step.values[metric], "what": "met" if step.told == "met" else "missed"}
         for measured, knee in _searches(findings, arm, condition)
         for window, step in zip(measured.windows, knee.steps, strict=True)
+        if metric in step.values
     ]
     if not findings.matrix.censored(KNEE, arm, condition)[0]:
         lowers = [knee.lower for _, knee in _searches(findings, arm, condition) if knee.lower]
