@@ -61,16 +61,20 @@ class Kernel:
     digest: str
 
 
+_kept: dict[tuple[Path, Path | None, Devices], Kernel] = {}  # by the cache, and what was asked for
+
+
 def guest_kernel(
     host: Host, progress: Callable[[str], None], own: Path | None = None, devices: Devices = VIRTIO
 ) -> Kernel:
     """The guests' kernel: the user's ``own``, or the newest that the host's package sources hold.
 
     HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
+    It is `kept_kernel` from now on.
     """
     try:
         private.make(cache_directory(), "kernels")
-        return _load(
+        found = _load(
             _from_packages(host, progress, devices) if own is None else _from_file(host, own, progress, devices)
         )
     except OSError as error:
@@ -79,6 +83,13 @@ def guest_kernel(
             where=str(error.filename or cache_directory()),
             remedy="run as root, with 100 MB to spare there; VIRTOLL_CACHE names another place",
         ) from error
+    _kept[cache_directory(), own, devices] = found
+    return found
+
+
+def kept_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Kernel:
+    """What `guest_kernel` gave last in this process, whatever has come out since: all guests of a run boot the same."""
+    return _kept.get((cache_directory(), own, devices)) or guest_kernel(host, lambda _line: None, own, devices)
 
 
 def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Problem | None:
