@@ -548,6 +548,40 @@ def test_a_kernel_that_comes_out_during_a_run_is_for_the_next(tmp_path: Path, mo
     assert boot(Kvm(), later) == "6.12.57+deb13-cloud-amd64"
 
 
+def test_a_kernel_of_ones_own_has_the_modules_that_are_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed, or built again, since it was first taken: its guests went on without a driver, or with the old one."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    own = tmp_path / "vmlinux"
+    own.write_bytes(b"\x7fELF...Linux version 6.6.1 (x@y)")
+    modules: list[Path] = []
+    monkeypatch.setattr(kernel, "driver_modules", lambda *_: modules)
+    host = LocalHost()
+
+    def found() -> Kernel:
+        made = kernel.guest_kernel(host, booted.silent, own)
+        assert kernel.known_kernel(host, own) == made
+        return made
+
+    without = found()
+    module, other = tmp_path / "virtio_blk.ko", tmp_path / "virtio_net.ko"
+    module.write_text("the driver"), other.write_text("another")
+    modules.append(module)
+    assert kernel.known_kernel(host, own) is None
+    assert b"the driver" in found().initramfs.read_bytes()
+    module.write_text("it built again")
+    assert b"it built again" in found().initramfs.read_bytes()
+    modules.append(other)
+    forwards = found()
+    modules.reverse()
+    assert found().digest != forwards.digest
+    modules.clear()
+    assert found() == without
+    own.write_bytes(b"no kernel")
+    assert kernel.known_kernel(host, own) is None
+
+
 def test_the_version_in_a_kernel_image() -> None:
     image = bytearray(0x2000)
     image[0x202:0x206] = b"HdrS"

@@ -12,6 +12,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, U
 _INIT = Path(__file__).with_name("guest_init.sh")
 _BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
+_ORDER = "modules.dep"  # what depmod notes
 _IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
 _STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
@@ -107,18 +109,31 @@ def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTI
     return None
 
 
-def known_kernel(own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
+def known_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
     """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
     if own is not None:
-        entry = _own_entry(own, devices) if own.is_file() else None
+        entry = _known_of_own(host, own, devices)
     else:
         newest = _newest(devices)
         entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
     return _load(entry) if entry is not None and entry.is_dir() else None
 
 
-def _own_entry(own: Path, devices: Devices) -> Path:
-    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+def _known_of_own(host: Host, own: Path, devices: Devices) -> Path | None:
+    """The entry of a kernel of the user's; None where it is none, or its modules' order was not noted yet."""
+    with suppress(HostError):
+        directory = Path("/lib/modules") / kernel_version(own.read_bytes(), str(own)) if own.is_file() else None
+        if directory is not None and (not directory.is_dir() or (directory / _ORDER).exists()):
+            return _own_entry(host, own, devices)
+    return None
+
+
+def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
+    """By the kernel, and the drivers that it gets: a version's modules may be installed, or built anew, at any time."""
+    image = own.read_bytes()
+    modules = driver_modules(host, Path("/"), kernel_version(image, str(own)), devices)
+    parts = [image, *(part for module in modules for part in (module.name.encode(), module.read_bytes()))]
+    digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
 
 
@@ -184,7 +199,7 @@ def _from_file(host: Host, own: Path, progress: Callable[[str], None], devices: 
         partial.mkdir()
         _write_entry(host, partial, own, Path("/"), devices)
 
-    return cached(_own_entry(own, devices), make)
+    return cached(_own_entry(host, own, devices), make)
 
 
 def kernel_package(host: Host) -> str:
@@ -253,7 +268,7 @@ def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> li
     directory = tree / "lib/modules" / version
     if not directory.is_dir():
         return []
-    if not (directory / "modules.dep").exists():
+    if not (directory / _ORDER).exists():
         host.run(["depmod", "-b", str(tree), version])
     shown = [
         host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text

@@ -81,7 +81,7 @@ class UnderKvm(Booted):
 
     def _kept(self, host: Host) -> list[Problem] | None:
         """The verdict of an earlier boot with this machine, monitor and kernel, if there was one that still counts."""
-        kernel = known_kernel(self.own_kernel(), self.devices)
+        kernel = known_kernel(host, self.own_kernel(), self.devices)
         return None if kernel is None else _remembered(self._verdict_path(host, kernel))
 
     def try_out(self, host: Host) -> list[Problem]:
