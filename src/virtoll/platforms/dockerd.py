@@ -49,6 +49,7 @@ _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
 _TABLES = ("nat", "filter", "raw", "mangle")
 
+COVERED = ("/run", "/etc")
 _COVER = f"""
 {mounts.FORGET}{mounts.HIDE}
 forget_others "$1" "$2"; hide "$3"; shift 3
