@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from virtoll.errors import PlatformError
 from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.images import contents, rootfs
 from virtoll.images.base import Image
-from virtoll.platforms import dockerd
+from virtoll.platforms import docker, dockerd
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.dockerd import Daemon
 
@@ -131,6 +132,11 @@ def test_containerd_makes_nothing_in_opt_and_finds_its_containers_where_they_lie
     one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12")), Path(data_root), 0)
     assert ("workdir=/run/opt/work opt /opt" in one._script()) == (covered and Path("/opt").is_dir())
     assert one._script().endswith('exec "$@"\n')
+
+
+def test_a_container_that_ends_as_its_helpers_are_looked_for_is_told() -> None:
+    with pytest.raises(PlatformError, match="the container has ended at once"):
+        docker._helpers(2**22 + 1, cast(Any, SimpleNamespace(named=lambda _name: [])))  # above any (PID_MAX_LIMIT)
 
 
 @pytest.mark.parametrize("seen", [[DOCKERD], [DOCKERD, CONTAINERD]])

@@ -626,6 +626,27 @@ def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     assert "kernel = PATH" in problem.remedy
 
 
+def test_busybox_is_taken_from_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be /bin/busybox: who had it elsewhere got a traceback."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    busybox = tmp_path / "busybox"
+    busybox.write_text("linked with /lib64/ld-linux-x86-64.so.2")
+    busybox.chmod(0o755)
+    problem = kernel.kernel_problem(LocalHost())
+    assert problem is not None
+    assert problem.what.startswith(f"{busybox} is not static")
+    first = kernel._recipe(kernel.VIRTIO)
+    busybox.write_text("all that it needs")
+    assert b"all that it needs" in kernel.initramfs((), kernel.VIRTIO)
+    assert kernel._recipe(kernel.VIRTIO) != first
+    monkeypatch.setattr(kernel, "find", lambda _name: None)
+    problem = kernel.kernel_problem(LocalHost())
+    assert problem is not None
+    assert (problem.what, problem.remedy) == ("busybox is missing", "apt-get install busybox-static")
+    assert kernel.known_kernel(LocalHost()) is None
+
+
 def test_what_a_tree_takes_is_told_where_its_file_system_compresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,6 @@ from virtoll.images.cached import cached, remove
 
 METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
 _INIT = Path(__file__).with_name("guest_init.sh")
-_BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
 _ORDER = "modules.dep"  # what depmod notes
 _IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
@@ -96,8 +95,12 @@ def kept_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) 
 
 def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Problem | None:
     """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
-    if b"/ld-linux" in _BUSYBOX.read_bytes():
-        return Problem(f"{_BUSYBOX} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
+    try:
+        busybox = _busybox()
+    except HostError as error:
+        return error.problem
+    if b"/ld-linux" in busybox.read_bytes():
+        return Problem(f"{busybox} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
     if own is not None:
         return None if own.is_file() else _no_kernel(host, own).problem
     if _newest_is_known(_newest(devices)):
@@ -111,21 +114,22 @@ def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTI
 
 def known_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
     """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
-    if own is not None:
-        entry = _known_of_own(host, own, devices)
-    else:
-        newest = _newest(devices)
-        entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+    entry = None
+    with suppress(HostError):  # it is no kernel, or there is no busybox
+        entry = _known_newest(devices) if own is None else _known_of_own(host, own, devices)
     return _load(entry) if entry is not None and entry.is_dir() else None
 
 
+def _known_newest(devices: Devices) -> Path | None:
+    newest = _newest(devices)
+    return newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+
+
 def _known_of_own(host: Host, own: Path, devices: Devices) -> Path | None:
-    """The entry of a kernel of the user's; None where it is none, or its modules' order was not noted yet."""
-    with suppress(HostError):
-        directory = Path("/lib/modules") / kernel_version(own.read_bytes(), str(own)) if own.is_file() else None
-        if directory is not None and (not directory.is_dir() or (directory / _ORDER).exists()):
-            return _own_entry(host, own, devices)
-    return None
+    """The entry of a kernel of the user's; None where it is not there, or its modules' order was not noted yet."""
+    directory = Path("/lib/modules") / kernel_version(own.read_bytes(), str(own)) if own.is_file() else None
+    is_noted = directory is not None and (not directory.is_dir() or (directory / _ORDER).exists())
+    return _own_entry(host, own, devices) if is_noted else None
 
 
 def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
@@ -135,6 +139,13 @@ def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
     parts = [image, *(part for module in modules for part in (module.name.encode(), module.read_bytes()))]
     digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
+
+
+def _busybox() -> Path:
+    path = find("busybox")
+    if path is None:
+        raise HostError("busybox is missing", where="PATH", remedy=_STATIC_BUSYBOX)
+    return Path(path)
 
 
 def _no_kernel(host: Host, own: Path) -> HostError:
@@ -224,7 +235,7 @@ def versioned_dependencies(apt_cache_depends: str, prefix: str) -> list[str]:
 
 def _recipe(devices: Devices) -> str:
     """Twelve hex digits over all that goes into an initramfs besides the kernel's modules."""
-    parts = (_INIT.read_bytes(), _BUSYBOX.read_bytes(), repr(devices).encode())
+    parts = (_INIT.read_bytes(), _busybox().read_bytes(), repr(devices).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -307,7 +318,7 @@ def initramfs(modules: Iterable[Path], devices: Devices) -> bytes:
     return cpio(
         {
             **dict.fromkeys(("bin", "dev", "modules", "proc", "root", "sys")),
-            "bin/busybox": _BUSYBOX.read_bytes(),
+            "bin/busybox": _busybox().read_bytes(),
             "init": _INIT.read_bytes(),
             "devices": f"{devices.disk} {devices.agent}\n".encode(),
             **contents,

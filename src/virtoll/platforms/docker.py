@@ -49,6 +49,7 @@ _COMMANDS = (
 _REFUSED = ("ecryptfs", "nfs", "overlayfs", "zfs")
 
 _CHECKPOINT = "docs.docker.com/reference/cli/docker/checkpoint"
+_ENDED = "the container has ended at once"
 
 
 @dataclass(frozen=True)
@@ -288,12 +289,15 @@ def _agent(daemon: Daemon, container: str) -> Iterator[AgentClient]:
 def _init_pid(daemon: Daemon, container: str) -> int:
     pid: int = daemon.engine.call("GET", f"/containers/{container}/json")["State"]["Pid"]
     if not pid:
-        raise PlatformError("the container has ended at once", where="docker")
+        raise PlatformError(_ENDED, where="docker")
     return pid
 
 
 def _helpers(init_pid: int, daemon: Daemon) -> list[int]:
     """The host's processes that serve one container: its shim, and the proxies of its published ports."""
-    status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
+    try:
+        status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
+    except OSError as error:
+        raise PlatformError(_ENDED, where="docker") from error
     shim = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
     return [shim, *daemon.named("docker-proxy")]
