@@ -395,7 +395,8 @@ def measured_of_images(bench: Bench, *, texts: Mapping[str, str] = PATHS, **comp
         source = Source.parse(wanted.source, Path()) if wanted.source else None
         image = oci.image_of("small", source) if source else rootfs.image_of("small", wanted.packages)
         versions = dict.fromkeys(wanted.packages, "1.0")
-        changed(run, agent="agent", images={"instance": image.digest}, packages=versions, **comparable)
+        of_packages = {"packages": {"instance": versions}, "installed": {"instance": repr(versions)}}
+        changed(run, agent="agent", images={"instance": image.digest}, **of_packages, **comparable)
 
 
 @pytest.fixture
@@ -446,12 +447,20 @@ def test_an_image_that_was_replaced_under_its_name_is_of_the_machine(
     for name in ("a", "b"):
         shutil.rmtree(bench.directory / name)
     measured_of_images(bench, texts=PACKAGES)
-    changed(bench.directory / "b", packages={"nginx": "2.0", "curl": "1.0"})
+    changed(bench.directory / "b", packages={"instance": {"nginx": "2.0", "curl": "1.0"}})
     capsys.readouterr()
     assert bench.again("--out", "again") == 7
     said = capsys.readouterr().err
-    assert "packages.nginx: was 1.0, is 2.0" in said
+    assert "packages.instance.nginx: was 1.0, is 2.0" in said
     assert "curl" not in said
+    assert "installed" not in said
+    for name in ("a", "b"):
+        shutil.rmtree(bench.directory / name)
+    measured_of_images(bench, texts={"a": OWN, "b": OWN.replace("512 MiB", "1 GiB")})
+    changed(bench.directory / "b", installed={"instance": "110 packages of another day"})
+    capsys.readouterr()
+    assert bench.again("--out", "again") == 7
+    assert "installed.instance: was " in capsys.readouterr().err
 
 
 # -- the verb -------------------------------------------------------------------------------------------------

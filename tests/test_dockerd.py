@@ -11,10 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from virtoll.errors import PlatformError
 from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost, end_session
+from virtoll.images import contents, rootfs
 from virtoll.images.base import Image
-from virtoll.platforms import dockerd
+from virtoll.platforms import docker, dockerd
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.dockerd import Daemon
 
@@ -32,6 +34,15 @@ def slow() -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             end_session(process)
+
+
+def built(directory: Path, name: str, **manifest: Any) -> Image:
+    """What is kept beside an image of this digest."""
+    image = Image("own", name * 64, directory)
+    image.rootfs.mkdir(parents=True, exist_ok=True)
+    contents.note(directory, "rootfs")
+    rootfs.write_manifest(directory, manifest)
+    return image
 
 
 class Group:
@@ -73,23 +84,42 @@ def test_of_a_run_of_two_images_neither_is_removed_for_the_other(
 ) -> None:
     """An older run may have left one of them, and newer ones since; what is imported anew takes a deployment's time."""
     one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12", host=None)), tmp_path, 0)
-    there = {f"virtoll:{name * 12}": {"Id": name, "RepoTags": [f"virtoll:{name * 12}"], "Created": at}
-             for at, name in enumerate("axyz")}  # fmt: skip
+    old, new = (built(tmp_path / name, name) for name in "ab")
+    tags = [f"virtoll:{image.built[:12]}" for image in (old, new)]
+    there = {tag: {"Id": tag, "RepoTags": [tag], "Created": at} for at, tag in enumerate((tags[0], *"xyz"))}
     asked: list[str] = []
 
     def call(method: str, path: str, *_body: object, **_query: object) -> Any:
         asked.append(f"{method} {path}")
         if method == "DELETE":
-            there.pop(f"virtoll:{path[-1] * 12}")
+            there.pop(path.removeprefix("/images/"))
         return list(there.values()) if method == "GET" else ""
 
     monkeypatch.setattr(one, "engine", SimpleNamespace(call=call))
     monkeypatch.setattr("virtoll.images.forms.tar_stream", lambda *_: nullcontext())
-    old, new = (Image("own", name * 64, tmp_path) for name in "ab")
-    for image in (old, new, old, new):
-        assert one.import_image(image) == f"virtoll:{image.digest[:12]}"
+    assert [one.import_image(image) for image in (old, new, old, new)] == tags * 2
     assert asked == ["GET /images/json", "GET /images/json", "DELETE /images/x", "POST /images/create"]
-    assert set(there) == {f"virtoll:{name * 12}" for name in "ayz"}
+    assert set(there) == {tags[0], "y", "z"}
+
+
+def test_an_image_that_was_built_again_is_imported_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the same request, with Debian's packages of another day: of Docker's arm alone the old ones were measured."""
+    one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12", host=None)), tmp_path, 0)
+    there = built(tmp_path / "image", "a")
+    held = [{"Id": "1", "RepoTags": [f"virtoll:{name[:12]}" for name in (there.digest, there.built)], "Created": 1}]
+    again = built(tmp_path / "image", "a", versions={"nginx": "1.22.1-9+deb12u12"})
+    asked: list[str] = []
+
+    def call(method: str, path: str, *_: object, **__: object) -> Any:
+        asked.append(f"{method} {path}")
+        return held if method == "GET" else ""
+
+    monkeypatch.setattr(one, "engine", SimpleNamespace(call=call))
+    monkeypatch.setattr("virtoll.images.forms.tar_stream", lambda *_: nullcontext())
+    one.import_image(there)
+    assert asked == ["GET /images/json"]
+    one.import_image(again)
+    assert asked[1:] == ["GET /images/json", "POST /images/create"]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +132,11 @@ def test_containerd_makes_nothing_in_opt_and_finds_its_containers_where_they_lie
     one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12")), Path(data_root), 0)
     assert ("workdir=/run/opt/work opt /opt" in one._script()) == (covered and Path("/opt").is_dir())
     assert one._script().endswith('exec "$@"\n')
+
+
+def test_a_container_that_ends_as_its_helpers_are_looked_for_is_told() -> None:
+    with pytest.raises(PlatformError, match="the container has ended at once"):
+        docker._helpers(2**22 + 1, cast(Any, SimpleNamespace(named=lambda _name: [])))  # above any (PID_MAX_LIMIT)
 
 
 @pytest.mark.parametrize("seen", [[DOCKERD], [DOCKERD, CONTAINERD]])

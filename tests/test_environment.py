@@ -11,8 +11,11 @@ from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image, Images
 from virtoll.platforms.native import Native
 from virtoll.record.comparable import differences
+from virtoll.record.model import Environment
 from virtoll.run import environment
 from virtoll.run.environment import require_same
 
@@ -49,6 +52,30 @@ def test_a_platform_tells_the_versions_of_what_it_runs_on() -> None:
     assert name == "bash"
     assert told.startswith("GNU bash")
     assert "\n" not in told
+
+
+def test_images_of_other_packages_are_told_apart_whoever_asked_for_those(tmp_path: Path) -> None:
+    """A service names a metapackage, or one of a hundred; and two roles may have one package in two versions."""
+
+    def image(role: str, packages: tuple[str, ...], **versions: str) -> Image:
+        directory = tmp_path / role
+        directory.mkdir(exist_ok=True)
+        rootfs.write_manifest(directory, {"packages": packages, "versions": versions})
+        return Image("proxy", "ab" * 32, directory)
+
+    def described(libssl: str) -> Environment:
+        instance = image("instance", ("squid",), squid="5.7-2", libssl3=libssl)
+        images = Images(instance, image("origin", ("nginx",), nginx="1.22", libssl3="3.0.15"), image("load", ()))
+        return environment.describe(images, {}, [], {}, {}, generators=())
+
+    found = described("3.0.15")
+    assert found.comparable["packages"] == {"instance": {"squid": "5.7-2"}, "origin": {"nginx": "1.22"}}
+    assert found.comparable["installed"].keys() == {"instance", "origin"}
+    assert found.notes["installed"]["instance"] == {"squid": "5.7-2", "libssl3": "3.0.15"}
+    require_same(found, described("3.0.15"))
+    with pytest.raises(HostError, match=r"installed\.instance: was 2 packages, sha256 \w{64}, is 2 packages") as told:
+        require_same(found, described("3.0.16"))
+    assert "origin" not in told.value.problem.what
 
 
 def test_a_run_does_not_go_on_where_it_could_not_be_compared() -> None:

@@ -22,6 +22,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.ssh import MADE, script
+from virtoll.images import contents, rootfs
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import Client
@@ -67,6 +68,8 @@ def _image(tmp_path: Path) -> Image:
     agent = directory / f"rootfs{AGENT}"
     agent.parent.mkdir(parents=True)
     shutil.copy(binary("virtoll-agent"), agent)
+    contents.note(directory, "rootfs")
+    rootfs.write_manifest(directory, {"versions": {}})
     return Image("small", "ab" * 32, directory)
 
 
@@ -171,13 +174,17 @@ def test_an_image_that_is_kept_is_brought_once_for_all_runs(
 ) -> None:
     kept = SshMachine(replace(platform.settings, keep=True))
     assert "is kept there" in kept.announced()
-    for tag in ("ab12", "cd34"):
+    first = image.built
+    for tag in ("ab12", "cd34", "ef56"):
         run = replace(lab, run_tag=tag)
+        if tag == "ef56":  # it was built again, with Debian's packages of another day
+            rootfs.write_manifest(image.directory, {"versions": {"nginx": "1.22.1-9+deb12u12"}})
+            image = replace(image)
         with kept.session(run, image), deployed(run, image, kept, tag) as instance:
             assert instance.is_running()
     assert {path.name for path in Path(played.place).iterdir()} == {"images", MADE}
-    assert [path.name for path in (Path(played.place) / "images").iterdir()] == [image.digest]
-    assert len([words for words in played.asked if "--extract" in words[-1]]) == 1
+    assert {path.name for path in (Path(played.place) / "images").iterdir()} == {first, image.built}
+    assert len([words for words in played.asked if "--extract" in words[-1]]) == 2
 
 
 def test_what_is_made_there_is_in_the_ledger_before(

@@ -331,3 +331,28 @@ def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, hos
 def test_lxc_is_refused_where_its_containers_would_be_out_of_sight() -> None:
     assert base_cgroups("4:memory:/\n3:cpu,cpuacct:/\n1:name=systemd:/user.slice\n0::/init.scope\n") == []
     assert base_cgroups("4:memory:/ci/7\n0::/box\n") == ["memory:/ci/7", "unified:/box"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "place"),
+    [
+        (Docker(), "VIRTOLL_STATE", "/run"),
+        (Docker(), "VIRTOLL_CACHE", "/run"),
+        (Docker(), "VIRTOLL_STATE", "/etc"),
+        (Podman(), "VIRTOLL_STATE", "/run"),
+        (Podman(), "VIRTOLL_STATE", "/dev/shm"),
+        (Nspawn(), "VIRTOLL_STATE", "/run"),
+    ],
+)
+def test_what_a_platform_covers_is_no_place_for_what_it_is_to_find(
+    platform: Platform, variable: str, place: str, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They said "dockerd did not start", or nothing but that the agent was not there."""
+    monkeypatch.setenv(variable, f"{place}/virtoll-{os.getpid()}")
+    (told,) = [problem for problem in platform.check(host) if problem.where == variable]
+    assert f"lies below {place}, which {platform.name} covers" in told.what
+    assert f"let {variable} name" in told.remedy
+    monkeypatch.setenv(variable, f"{place}-/virtoll")
+    assert not [problem for problem in platform.check(host) if problem.where == variable]
+    monkeypatch.setenv(variable, f"/srv/virtoll-{os.getpid()}")
+    assert not [problem for problem in platform.check(host) if problem.where == variable]

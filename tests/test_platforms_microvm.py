@@ -26,7 +26,7 @@ import firecracker_double
 import vmm_double
 import xen_double
 from virtoll.agent import AgentClient, StreamError
-from virtoll.errors import PlatformError
+from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.local import LocalHost
 from virtoll.images import disk
 from virtoll.images.kernel import VIRTIO_HVC, VIRTIO_MMIO, Kernel, initramfs
@@ -468,6 +468,31 @@ def test_a_verdict_is_kept_for_this_monitor(
     assert "not yet run on a live host" in cls().untried(host)
     (store / "version").write_text("v99.9.9")
     assert "nobody has tried yet" in cls().untried(host), "another version of it is another monitor"
+
+
+@both
+def test_a_guest_that_did_not_boot_is_tried_again(
+    store: Path, cls: type[Microvm], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another program may have had the CPU's extensions for a moment; the verdict was for all the time to a reboot."""
+    host, boots = LocalHost(), iter(range(2))
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    known = cls().kernel(host, lambda _line: None)
+    monkeypatch.setattr(under_kvm, "known_kernel", lambda *_: known)
+    monkeypatch.setattr(under_kvm, "boot_problem", lambda *_: Problem(f"no {next(boots)}", "here", "tcg"))
+    assert cls().try_out(host) == cls().try_out(host)
+    (problem,) = cls().try_out(host)
+    assert problem.what.startswith("no 0 (tried at "), "once within an hour: it takes seconds"
+    command, _, path = problem.remedy.partition("to have it tried again at once: ")[2].partition(" ")
+    assert (problem.remedy.partition(";")[0], command) == ("tcg", "rm")
+    os.utime(path, (time.time() - 3601,) * 2)
+    assert "nobody has tried yet" in cls().untried(host)
+    assert cls().try_out(host)[0].what.startswith("no 1 (tried at ")
+    Path(path).unlink()
+    monkeypatch.setattr(under_kvm, "boot_problem", lambda *_: None)
+    assert cls().try_out(host) == []
+    os.utime(path, (0, 0))
+    assert "nobody has tried yet" not in cls().untried(host), "what has booted, does"
 
 
 # -- the guest on such devices, without the monitors ----------------------------------------------------------------

@@ -468,10 +468,8 @@ def test_the_kernel_that_a_metapackage_points_to() -> None:
 class _Packaged(LocalHost):
     """A machine whose package of a kernel has its modules below ``modules``."""
 
-    version = "6.12.43+deb13-cloud-amd64"
-
-    def __init__(self, modules: str) -> None:
-        self.modules = modules
+    def __init__(self, modules: str, version: str = "6.12.43+deb13-cloud-amd64") -> None:
+        self.modules, self.version = modules, version
 
     def run(self, argv, env=None, **_):  # type: ignore[no-untyped-def]
         said = ""
@@ -510,10 +508,78 @@ def test_modules_are_found_wherever_they_are_packed(
 ) -> None:
     """Where they were not, the guest had no driver, and waited in vain for its disk."""
     monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
-    found = kernel.guest_kernel(_Packaged(modules), booted.silent)
-    assert found.version == _Packaged.version
+    host = _Packaged(modules)
+    found = kernel.guest_kernel(host, booted.silent)
+    assert found.version == host.version
     assert all(f"the driver {driver}".encode() in found.initramfs.read_bytes() for driver in kernel.VIRTIO.drivers)
     assert not (found.initramfs.parent / "tree").exists()
+
+
+def test_a_kernel_that_comes_out_during_a_run_is_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All guests of a run boot the same: apt lists a new one by itself, in the night. Then the mirror is gone."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernel, "_APT_LISTS", lists := tmp_path / "lists")
+    lists.mkdir()
+    os.utime(lists, (time.time() + 86400,) * 2)
+    for name in ("ext4", "qcow2_overlay"):
+        monkeypatch.setattr(disk, name, lambda *_: tmp_path)
+    guests: list[Guest] = []
+
+    def seen(guest: Guest) -> list[str]:
+        guests.append(guest)
+        raise InterruptedError
+
+    def boot(platform: Kvm, host: _Packaged) -> str:
+        lab = cast(Any, SimpleNamespace(host=host))
+        with suppress(InterruptedError), platform.deploy(lab, cast(Any, None), Limits(), TAP, tmp_path):
+            pass
+        return guests[-1].kernel.version
+
+    monkeypatch.setattr("virtoll.platforms.qemu.command_line", seen)
+    host = _Packaged("lib/modules")
+    Kvm().prepare(host, cast(Any, None), Limits(), booted.silent)
+    found = Kvm().versions(host)
+    assert boot(Kvm(), host) == "6.12.43+deb13-cloud-amd64"
+    later = _Packaged("lib/modules", "6.12.57+deb13-cloud-amd64")
+    assert boot(Kvm(), later) == "6.12.43+deb13-cloud-amd64"
+    assert boot(Kvm(), cast(Any, None)) == "6.12.43+deb13-cloud-amd64"
+    assert Kvm().versions(later) == found
+    Kvm().prepare(later, cast(Any, None), Limits(), booted.silent)
+    assert boot(Kvm(), later) == "6.12.57+deb13-cloud-amd64"
+
+
+def test_a_kernel_of_ones_own_has_the_modules_that_are_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed, or built again, since it was first taken: its guests went on without a driver, or with the old one."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    own = tmp_path / "vmlinux"
+    own.write_bytes(b"\x7fELF...Linux version 6.6.1 (x@y)")
+    modules: list[Path] = []
+    monkeypatch.setattr(kernel, "driver_modules", lambda *_: modules)
+    host = LocalHost()
+
+    def found() -> Kernel:
+        made = kernel.guest_kernel(host, booted.silent, own)
+        assert kernel.known_kernel(host, own) == made
+        return made
+
+    without = found()
+    module, other = tmp_path / "virtio_blk.ko", tmp_path / "virtio_net.ko"
+    module.write_text("the driver"), other.write_text("another")
+    modules.append(module)
+    assert kernel.known_kernel(host, own) is None
+    assert b"the driver" in found().initramfs.read_bytes()
+    module.write_text("it built again")
+    assert b"it built again" in found().initramfs.read_bytes()
+    modules.append(other)
+    forwards = found()
+    modules.reverse()
+    assert found().digest != forwards.digest
+    modules.clear()
+    assert found() == without
+    own.write_bytes(b"no kernel")
+    assert kernel.known_kernel(host, own) is None
 
 
 def test_the_version_in_a_kernel_image() -> None:
@@ -558,6 +624,27 @@ def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     problem = kernel.kernel_problem(LocalHost(), Path("/no/such"))
     assert problem is not None
     assert "kernel = PATH" in problem.remedy
+
+
+def test_busybox_is_taken_from_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be /bin/busybox: who had it elsewhere got a traceback."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    busybox = tmp_path / "busybox"
+    busybox.write_text("linked with /lib64/ld-linux-x86-64.so.2")
+    busybox.chmod(0o755)
+    problem = kernel.kernel_problem(LocalHost())
+    assert problem is not None
+    assert problem.what.startswith(f"{busybox} is not static")
+    first = kernel._recipe(kernel.VIRTIO)
+    busybox.write_text("all that it needs")
+    assert b"all that it needs" in kernel.initramfs((), kernel.VIRTIO)
+    assert kernel._recipe(kernel.VIRTIO) != first
+    monkeypatch.setattr(kernel, "find", lambda _name: None)
+    problem = kernel.kernel_problem(LocalHost())
+    assert problem is not None
+    assert (problem.what, problem.remedy) == ("busybox is missing", "apt-get install busybox-static")
+    assert kernel.known_kernel(LocalHost()) is None
 
 
 def test_what_a_tree_takes_is_told_where_its_file_system_compresses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html.parser
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +187,20 @@ def test_report_of_a_run_that_has_just_begun(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=0))
     assert "no answer yet" in answer(find(directory))[0]
     assert "planned trials are not there yet" in build_report(directory).read_text("utf-8")
+
+
+def test_a_page_tells_packages_that_were_asked_for_and_of_all_others_a_digest(tmp_path: Path) -> None:
+    """An image has a hundred; environment.json has them all."""
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=0))
+    path = directory / "environment.json"
+    told = json.loads(path.read_text("utf-8"))
+    told["comparable"] |= {"packages": {"instance": {"squid": "5.7-2"}}, "installed": {"instance": "110 packages, sha"}}
+    told["notes"] |= {"installed": {"instance": {"squid": "5.7-2", "libssl3": "3.0.15"}}}
+    path.write_text(json.dumps(told), "utf-8")
+    page = build_report(directory).read_text("utf-8")
+    assert "packages › instance › squid" in page
+    assert "110 packages, sha" in page
+    assert "libssl3" not in page
 
 
 def test_blocks_that_were_not_measured_are_not_counted(tmp_path: Path) -> None:

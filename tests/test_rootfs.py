@@ -17,7 +17,7 @@ import pytest
 from virtoll import binaries
 from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
-from virtoll.images import rootfs
+from virtoll.images import cached, rootfs
 
 pytestmark = pytest.mark.machine  # builds have a mount namespace of their own
 
@@ -78,6 +78,20 @@ def test_builds_once_and_notes_versions(stand_in: Callable[[str], Path]) -> None
     assert rootfs.manifest(image)["versions"] == {"squid": "5.7-2"}
     assert rootfs.build(LocalHost(), "proxy", ["squid"], told.append) == image
     assert (cache / "calls").read_text() == "built\n"
+
+
+def test_what_was_built_again_is_told_from_what_was_there(stand_in: Callable[[str], Path]) -> None:
+    """By the same request: Debian's packages of another day, which whoever kept a copy would take for the same."""
+    cache = stand_in(_MAKES)
+    first = rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert rootfs.build(LocalHost(), "proxy", ["squid"], print).built == first.built
+    for entry in (cache / "images").iterdir():
+        cached.remove(entry)
+    stand_in(_MAKES.replace("5.7-2", "5.7-3"))
+    second = rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert second == first
+    assert rootfs.manifest(second)["versions"] == {"squid": "5.7-3"}
+    assert second.built != first.built
 
 
 def test_one_that_was_killed_leaves_nothing_mounted_where_the_next_one_builds(

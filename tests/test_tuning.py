@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,22 @@ def test_what_somebody_has_set_since_stays(root: Path, where: Path, host: LocalH
     (outcome,) = untune([Governor(root)], host, where)
     assert f"left as it is, for somebody has changed it since: {theirs}" in outcome.told
     assert words(root)[:2] == ["schedutil", "powersave"]
+
+
+def test_a_machine_that_was_booted_anew_is_not_tuned_and_what_it_is_set_to_stays(
+    root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Into a kernel, or by an administrator's setting, that has the same word by itself."""
+    tune(settings(root), host, where)
+    monkeypatch.setattr(changes, "_BOOT", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("another\n")
+    assert tuning.in_force(where, root) == {}
+    assert became(tune([HugePages(root)], host, where)) == ["is so"]
+    outcomes = untune(settings(root), host, where)
+    assert became(outcomes) == ["undone"] * 3
+    assert outcomes[2].told == f"left as it is, for the machine was booted anew since: {root / THP}"
+    assert words(root) == ["performance", "performance", "1", "madvise"]
+    assert list(where.iterdir()) == []
 
 
 def test_a_cpu_that_has_gone_is_no_error(root: Path, where: Path, host: LocalHost) -> None:
@@ -327,6 +344,8 @@ def test_a_line_that_is_none_is_not_undone(host: LocalHost, tmp_path: Path, kind
 def test_a_name_with_blanks_and_brackets_comes_back(tmp_path: Path) -> None:
     setting = Setting(tmp_path / "a (was b, set to c)" / "d e", "x", "y")
     assert Setting.named(setting.name) == setting
+    of_before = Setting.named(setting.name.partition(" of boot ")[0])  # ledgers from before 2026-11-28 name no boot
+    assert of_before == replace(setting, boot="")
 
 
 @pytest.mark.parametrize(

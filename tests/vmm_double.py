@@ -214,9 +214,8 @@ def install(directory: Path) -> Path:
 def without_a_lab(patch: Any, directory: Path) -> Iterator[Path]:
     """Let the drivers run on the doubles: no control groups, no namespaces, no disk of a real image's. The store."""
     from virtoll.hosts.local import end_session
-    from virtoll.images import disk
-    from virtoll.images.kernel import Kernel
-    from virtoll.platforms import booted, vm
+    from virtoll.images import disk, kernel
+    from virtoll.platforms import vm
 
     store = install(directory)
     patch.setenv("PATH", f"{directory / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -233,6 +232,7 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Path]:
     patch.setattr(vm, "owned", owned)
     patch.setattr(vm, "end", lambda _group, process: end_session(process))
     patch.setattr(disk, "ext4", lambda *_: directory / "disk.ext4")
-    known = Kernel(directory / "vmlinux", directory / "initramfs", "6.1.0", "0" * 64)
-    patch.setattr(booted.Booted, "kernel", lambda *_: known)
+    known = kernel.Kernel(directory / "vmlinux", directory / "initramfs", "6.1.0", "0" * 64)
+    for name in ("guest_kernel", "kept_kernel"):
+        patch.setattr(kernel, name, lambda *_: known)
     yield store

@@ -304,9 +304,8 @@ class XenstatDouble:
 def without_a_lab(patch: Any, directory: Path) -> Iterator[Store]:
     """Let the driver run on the double: no control groups, no kernel's threads, no disk of a real image's."""
     from virtoll.hosts.local import end_session
-    from virtoll.images import disk
-    from virtoll.images.kernel import Kernel
-    from virtoll.platforms import xen, xen_dom0, xenstat
+    from virtoll.images import disk, kernel
+    from virtoll.platforms import xen_dom0, xenstat
 
     for name, value in install(directory).items():
         patch.setenv(name, value)
@@ -325,7 +324,9 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Store]:
     patch.setattr(xen_dom0, "backend_threads", lambda _proc, n: {70: f"{n}.xvda-0", 71: f"vif{n}.0-q0-dealloc"})
     patch.setattr(xenstat, "library", lambda: XenstatDouble(store))
     patch.setattr(disk, "ext4", lambda *_: files["disk.ext4"])
-    patch.setattr(xen.Xen, "kernel", lambda *_: Kernel(files["vmlinuz"], files["initramfs"], "6.1.0", "0" * 64))
+    known = kernel.Kernel(files["vmlinuz"], files["initramfs"], "6.1.0", "0" * 64)
+    for name in ("guest_kernel", "kept_kernel"):
+        patch.setattr(kernel, name, lambda *_: known)
     try:
         yield store
     finally:

@@ -1,8 +1,9 @@
 """What stays changed on a machine when the command that changed it has ended: settings, and processes that keep
 something up. Both are lines of a ledger, and are undone from that line alone.
 
-A setting is put back only where it still is what virtoll set it to: whoever has changed it since wants it so. A process
-is ended only where it is the very one that was started: same number, same start, same boot of the machine.
+A setting is put back only in the same boot of the machine, and where it still is what virtoll set it to: whoever has
+changed it since wants it so. A process is ended only where it is the very one that was started: same number, same
+start, same boot.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import select
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -26,26 +27,36 @@ _GRACE_MS = 15_000  # for a killed process to end
 _REMEDY = "run it as root; where that was done, the kernel or the hypervisor allows no change"
 
 
+def _boot() -> str:
+    return _BOOT.read_text(encoding="ascii").strip()
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A file of one word in /sys or /proc, what it was, and what it is set to."""
+    """A file of one word in /sys or /proc, what it was, and what it is set to until the machine is booted anew."""
 
     path: Path
     before: str
     after: str
+    boot: str = field(default_factory=_boot)  # "" where a ledger from before 2026-11-28 does not tell
 
     @property
     def name(self) -> str:
-        """As a ledger and a reader know it."""
+        """As a ledger knows it."""
+        return f"{self.told} of boot {self.boot}"
+
+    @property
+    def told(self) -> str:
+        """As a reader does."""
         return f"{self.path} (was {self.before}, set to {self.after})"
 
     @classmethod
     def named(cls, name: str) -> Self:
         """The setting of a ledger's line."""
-        found = re.fullmatch(r"(.+) \(was (\S+), set to (\S+)\)", name)
+        found = re.fullmatch(r"(.+) \(was (\S+), set to (\S+)\)(?: of boot (\S+))?", name)
         if found is None:
             raise HostError("no setting of virtoll's", where=name)
-        return cls(Path(found[1]), found[2], found[3])
+        return cls(Path(found[1]), found[2], found[3], found[4] or "")
 
     def apply(self) -> None:
         """Set it, and see that it is set."""
@@ -61,11 +72,16 @@ class Setting:
 
     def holds(self) -> bool:
         """Whether it is what virtoll has set it to."""
-        return chosen(self.path) == self.after
+        return self._is_of_this_boot() and chosen(self.path) == self.after
 
-    def is_anothers(self) -> bool:
-        """Whether somebody else has set it to a third thing since."""
-        return chosen(self.path) not in (self.before, self.after, None)
+    def why_left(self) -> str:
+        """Why it is not put back; "" where it is, is so already, or has gone."""
+        if not self._is_of_this_boot():
+            return "the machine was booted anew since"
+        return "" if chosen(self.path) in (self.before, self.after, None) else "somebody has changed it since"
+
+    def _is_of_this_boot(self) -> bool:
+        return self.boot in ("", _boot())
 
 
 def chosen(path: Path) -> str | None:
@@ -145,10 +161,6 @@ def _wait(descriptor: int, keeper: Keeper) -> None:
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(_GRACE_MS):
         raise HostError("does not die", where=f"process {keeper.name}", remedy=f"cat /proc/{keeper.pid}/stack")
-
-
-def _boot() -> str:
-    return _BOOT.read_text(encoding="ascii").strip()
 
 
 def undo_setting(host: Host, name: str) -> None:

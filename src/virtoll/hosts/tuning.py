@@ -107,7 +107,7 @@ class SettingsKnob(Knob):
         if (not now or changes) and (problem := self.refusal()):
             return State(now, problem=problem)
         more = f", and {len(changes) - 1} more like it" if len(changes) > 1 else ""
-        return State(now, f"set {changes[0].name}{more}" if changes else "")
+        return State(now, f"set {changes[0].told}{more}" if changes else "")
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
         del changes

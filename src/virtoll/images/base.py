@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 # In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
@@ -11,6 +13,7 @@ AGENT = "/virtoll/agent"
 JARS = "/virtoll/jars"  # in an image that wants some
 PROGRAMS = "/virtoll/programs"  # the same
 INSTANCE = "instance"  # the role of what is measured
+CONTENTS, MANIFEST = "contents", "manifest.json"  # beside the root filesystem: the list of all paths, and what is in it
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,21 @@ class Image:
 
     name: str  # of the service set, e.g. "proxy"
     digest: str  # sha256 over what it is made from, virtoll's own files, build recipe; 64 hex digits
-    directory: Path  # the cache entry: rootfs/, manifest.json, forms
+    directory: Path  # the cache entry: rootfs/, manifest.json, contents, forms
 
     @property
     def rootfs(self) -> Path:
         """The directory tree."""
         return self.directory / "rootfs"
+
+    @cached_property
+    def built(self) -> str:
+        """sha256 over what was built: the list of its contents, and its manifest with the versions of its packages.
+
+        Another where the same is built again, of Debian's packages of another day: for who keeps copies elsewhere.
+        """
+        told = b"".join((self.directory / name).read_bytes() for name in (CONTENTS, MANIFEST))
+        return hashlib.sha256(told).hexdigest()
 
 
 @dataclass(frozen=True)

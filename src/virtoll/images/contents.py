@@ -14,19 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from virtoll.errors import HostError
-
-NAME = "contents"
+from virtoll.images.base import CONTENTS
 
 
 def note(entry: Path, tree: str) -> None:
     """Write the list of the finished ``entry``/tree into the entry."""
-    (entry / NAME).write_text(_listed(entry / tree), encoding="ascii")
+    (entry / CONTENTS).write_text(_listed(entry / tree), encoding="ascii")
 
 
 def verify(entry: Path, tree: str) -> None:
     """HostError, with a path that differs, where ``entry``/tree is not what it was when it was noted."""
     try:
-        noted = (entry / NAME).read_text(encoding="ascii")
+        noted = (entry / CONTENTS).read_text(encoding="ascii")
     except (OSError, ValueError):
         raise _changed(entry, "the list of its contents is missing or damaged") from None
     found = _listed(entry / tree)

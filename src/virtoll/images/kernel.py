@@ -12,6 +12,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,8 @@ from virtoll.images.cached import cached, remove
 
 METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
 _INIT = Path(__file__).with_name("guest_init.sh")
-_BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
+_ORDER = "modules.dep"  # what depmod notes
 _IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
 _STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
@@ -61,16 +62,20 @@ class Kernel:
     digest: str
 
 
+_kept: dict[tuple[Path, Path | None, Devices], Kernel] = {}  # by the cache, and what was asked for
+
+
 def guest_kernel(
     host: Host, progress: Callable[[str], None], own: Path | None = None, devices: Devices = VIRTIO
 ) -> Kernel:
     """The guests' kernel: the user's ``own``, or the newest that the host's package sources hold.
 
     HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
+    It is `kept_kernel` from now on.
     """
     try:
         private.make(cache_directory(), "kernels")
-        return _load(
+        found = _load(
             _from_packages(host, progress, devices) if own is None else _from_file(host, own, progress, devices)
         )
     except OSError as error:
@@ -79,12 +84,23 @@ def guest_kernel(
             where=str(error.filename or cache_directory()),
             remedy="run as root, with 100 MB to spare there; VIRTOLL_CACHE names another place",
         ) from error
+    _kept[cache_directory(), own, devices] = found
+    return found
+
+
+def kept_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Kernel:
+    """What `guest_kernel` gave last in this process, whatever has come out since: all guests of a run boot the same."""
+    return _kept.get((cache_directory(), own, devices)) or guest_kernel(host, lambda _line: None, own, devices)
 
 
 def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Problem | None:
     """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
-    if b"/ld-linux" in _BUSYBOX.read_bytes():
-        return Problem(f"{_BUSYBOX} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
+    try:
+        busybox = _busybox()
+    except HostError as error:
+        return error.problem
+    if b"/ld-linux" in busybox.read_bytes():
+        return Problem(f"{busybox} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
     if own is not None:
         return None if own.is_file() else _no_kernel(host, own).problem
     if _newest_is_known(_newest(devices)):
@@ -96,19 +112,40 @@ def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTI
     return None
 
 
-def known_kernel(own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
+def known_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Kernel | None:
     """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
-    if own is not None:
-        entry = _own_entry(own, devices) if own.is_file() else None
-    else:
-        newest = _newest(devices)
-        entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+    entry = None
+    with suppress(HostError):  # it is no kernel, or there is no busybox
+        entry = _known_newest(devices) if own is None else _known_of_own(host, own, devices)
     return _load(entry) if entry is not None and entry.is_dir() else None
 
 
-def _own_entry(own: Path, devices: Devices) -> Path:
-    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+def _known_newest(devices: Devices) -> Path | None:
+    newest = _newest(devices)
+    return newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+
+
+def _known_of_own(host: Host, own: Path, devices: Devices) -> Path | None:
+    """The entry of a kernel of the user's; None where it is not there, or its modules' order was not noted yet."""
+    directory = Path("/lib/modules") / kernel_version(own.read_bytes(), str(own)) if own.is_file() else None
+    is_noted = directory is not None and (not directory.is_dir() or (directory / _ORDER).exists())
+    return _own_entry(host, own, devices) if is_noted else None
+
+
+def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
+    """By the kernel, and the drivers that it gets: a version's modules may be installed, or built anew, at any time."""
+    image = own.read_bytes()
+    modules = driver_modules(host, Path("/"), kernel_version(image, str(own)), devices)
+    parts = [image, *(part for module in modules for part in (module.name.encode(), module.read_bytes()))]
+    digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
+
+
+def _busybox() -> Path:
+    path = find("busybox")
+    if path is None:
+        raise HostError("busybox is missing", where="PATH", remedy=_STATIC_BUSYBOX)
+    return Path(path)
 
 
 def _no_kernel(host: Host, own: Path) -> HostError:
@@ -173,7 +210,7 @@ def _from_file(host: Host, own: Path, progress: Callable[[str], None], devices: 
         partial.mkdir()
         _write_entry(host, partial, own, Path("/"), devices)
 
-    return cached(_own_entry(own, devices), make)
+    return cached(_own_entry(host, own, devices), make)
 
 
 def kernel_package(host: Host) -> str:
@@ -198,7 +235,7 @@ def versioned_dependencies(apt_cache_depends: str, prefix: str) -> list[str]:
 
 def _recipe(devices: Devices) -> str:
     """Twelve hex digits over all that goes into an initramfs besides the kernel's modules."""
-    parts = (_INIT.read_bytes(), _BUSYBOX.read_bytes(), repr(devices).encode())
+    parts = (_INIT.read_bytes(), _busybox().read_bytes(), repr(devices).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -242,7 +279,7 @@ def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> li
     directory = tree / "lib/modules" / version
     if not directory.is_dir():
         return []
-    if not (directory / "modules.dep").exists():
+    if not (directory / _ORDER).exists():
         host.run(["depmod", "-b", str(tree), version])
     shown = [
         host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text
@@ -281,7 +318,7 @@ def initramfs(modules: Iterable[Path], devices: Devices) -> bytes:
     return cpio(
         {
             **dict.fromkeys(("bin", "dev", "modules", "proc", "root", "sys")),
-            "bin/busybox": _BUSYBOX.read_bytes(),
+            "bin/busybox": _busybox().read_bytes(),
             "init": _INIT.read_bytes(),
             "devices": f"{devices.disk} {devices.agent}\n".encode(),
             **contents,

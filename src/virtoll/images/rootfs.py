@@ -34,7 +34,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import contents
-from virtoll.images.base import AGENT, Image
+from virtoll.images.base import AGENT, MANIFEST, Image
 from virtoll.images.cached import cached
 from virtoll.images.tree import FILES
 
@@ -120,7 +120,7 @@ def with_own_files(
 
 def manifest(image: Image) -> dict[str, Any]:
     """What an image was made from and what is in it: ``versions`` maps each Debian package to its version."""
-    found: dict[str, Any] = json.loads((image.directory / "manifest.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((image.directory / MANIFEST).read_text(encoding="utf-8"))
     return found
 
 
@@ -263,7 +263,7 @@ def _assemble(
         for above in Path(inside).parents:  # for services that are not root, whatever the umask
             (place / f"rootfs{above}").chmod(0o755)
         target.hardlink_to(path)
-    inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
+    inputs = json.loads((base / MANIFEST).read_text(encoding="utf-8"))
     write_manifest(place, {"name": image.name, "digest": image.digest, **own, "recipe": RECIPE, **inputs})
     contents.note(place, "rootfs")
 
@@ -276,4 +276,4 @@ def _versions(host: Host, rootfs: Path) -> dict[str, str]:
 
 def write_manifest(place: Path, content: dict[str, Any]) -> None:
     """Note in a cache entry what it was made from: `manifest` reads it. It names ``packages`` and ``versions``."""
-    (place / "manifest.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (place / MANIFEST).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

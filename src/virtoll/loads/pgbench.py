@@ -30,7 +30,7 @@ class Pgbench(ProgramLoad):
     name: ClassVar[str] = "pgbench"
     summary: ClassVar[str] = "pgbench: for PostgreSQL, transactions that write or reads alone; closed or open loop"
     takes: ClassVar[tuple[type[Offer], ...]] = (Postgres,)
-    packages: ClassVar[tuple[str, ...]] = ("postgresql-contrib",)
+    packages: ClassVar[tuple[str, ...]] = ("postgresql-15",)
     Settings: ClassVar[type[PgbenchSettings]] = PgbenchSettings
     settings: PgbenchSettings
 

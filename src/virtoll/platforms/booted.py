@@ -44,19 +44,27 @@ class Booted(Platform):
         return [] if problem is None else [problem]
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """The guest's kernel and its disk."""
+        """The guest's kernel, which all that are deployed from now on boot, and its disk."""
         self.kernel(host, progress)
         disk.ext4(host, image, limits.disk_bytes, progress)
 
     def versions(self, host: Host) -> dict[str, str]:
         """Those of the programs, and the guest's kernel with its initramfs."""
-        found = self.kernel(host, silent)
+        found = self.kept_kernel(host)
         name = f"kernel of {self.name} {self.settings.kernel}".strip()
         return {**super().versions(host), name: f"{found.version}, sha256 {found.digest}"}
 
     def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
-        """The kernel that the settings ask for."""
-        return kernel.guest_kernel(host, progress, self.own_kernel(), self.devices)
+        """The kernel that the settings ask for, as it is to be had now."""
+        return self.as_booted(host, kernel.guest_kernel(host, progress, self.own_kernel(), self.devices), progress)
+
+    def kept_kernel(self, host: Host) -> Kernel:
+        """That of `prepare`: nothing is looked for or fetched while it is measured how long a guest takes."""
+        return self.as_booted(host, kernel.kept_kernel(host, self.own_kernel(), self.devices), silent)
+
+    def as_booted(self, host: Host, found: Kernel, progress: Callable[[str], None]) -> Kernel:  # noqa: ARG002
+        """It in the form that the monitor takes."""
+        return found
 
     def kernel_problem(self, host: Host) -> Problem | None:
         """Why it cannot be had, if it cannot. Fetches and writes nothing."""

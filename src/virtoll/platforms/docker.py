@@ -26,12 +26,12 @@ from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, container_network, docker_runtime
 from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.dockerd import XTABLES, Daemon, Setting, running
+from virtoll.platforms.dockerd import COVERED, XTABLES, Daemon, Setting, running
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH, Gvisor, host_processes, platform_by_itself
 from virtoll.platforms.inside import MASKED, PROC_UNLISTED, in_proc
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import containers_need, refuse_kind
+from virtoll.platforms.requirements import containers_need, out_of_sight, refuse_kind
 from virtoll.platforms.stdio import SERVE
 from virtoll.study.limits import Limits
 
@@ -49,6 +49,7 @@ _COMMANDS = (
 _REFUSED = ("ecryptfs", "nfs", "overlayfs", "zfs")
 
 _CHECKPOINT = "docs.docker.com/reference/cli/docker/checkpoint"
+_ENDED = "the container has ended at once"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Docker(Platform):
             problems.append(Problem(what, self.name, "leave it out: the Sentry has a filter of its own, not Docker's"))
         if not XTABLES.is_file():
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
-        return problems + _disk_problems(host)
+        return problems + out_of_sight(self.name, COVERED, "VIRTOLL_STATE", "VIRTOLL_CACHE") + _disk_problems(host)
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the session's daemon imports the image and keeps it."""
@@ -288,12 +289,15 @@ def _agent(daemon: Daemon, container: str) -> Iterator[AgentClient]:
 def _init_pid(daemon: Daemon, container: str) -> int:
     pid: int = daemon.engine.call("GET", f"/containers/{container}/json")["State"]["Pid"]
     if not pid:
-        raise PlatformError("the container has ended at once", where="docker")
+        raise PlatformError(_ENDED, where="docker")
     return pid
 
 
 def _helpers(init_pid: int, daemon: Daemon) -> list[int]:
     """The host's processes that serve one container: its shim, and the proxies of its published ports."""
-    status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
+    try:
+        status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
+    except OSError as error:
+        raise PlatformError(_ENDED, where="docker") from error
     shim = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
     return [shim, *daemon.named("docker-proxy")]

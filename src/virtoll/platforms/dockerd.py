@@ -49,6 +49,7 @@ _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
 _TABLES = ("nat", "filter", "raw", "mangle")
 
+COVERED = ("/run", "/etc")
 _COVER = f"""
 {mounts.FORGET}{mounts.HIDE}
 forget_others "$1" "$2"; hide "$3"; shift 3
@@ -146,7 +147,7 @@ class Daemon:
 
     def import_image(self, image: Image) -> str:
         """The name of ``image`` in this daemon, imported first if it is not there (seconds)."""
-        name = f"virtoll:{image.digest[:12]}"
+        name = f"virtoll:{_tag(image)}"
         if name in self._imported:
             return name
         present = self.engine.call("GET", "/images/json")
@@ -161,7 +162,7 @@ class Daemon:
             if self._imported.isdisjoint(entry["RepoTags"] or ()):
                 self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
         with forms.tar_stream(self.lab.host, image) as archive:
-            query = {"fromSrc": "-", "repo": "virtoll", "tag": image.digest[:12]}
+            query = {"fromSrc": "-", "repo": "virtoll", "tag": _tag(image)}
             answer = self.engine.call("POST", "/images/create", archive, timeout_s=600, **query)
         if '"error"' in str(answer):
             raise PlatformError(f"the image could not be imported: {answer}", where="docker")
@@ -293,6 +294,11 @@ class Daemon:
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""
         return self.lab.host.run(argv, stdin=stdin, confinement=Confinement(netns=self.lab.sut.netns)).stdout
+
+
+def _tag(image: Image) -> str:
+    """By what was built: what an earlier run imported may be older than what the other platforms run by now."""
+    return image.built[:12]
 
 
 def _command(pid: int) -> str:

@@ -98,9 +98,9 @@ class Microvm(UnderKvm):
         """See `Platform.untried`."""
         return "; ".join(told for told in (super().untried(host), f"how far the driver works: {self.caveat}") if told)
 
-    def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
-        """The kernel that the settings ask for, unpacked."""
-        return vmlinux.unpacked(host, super().kernel(host, progress), progress)
+    def as_booted(self, host: Host, found: Kernel, progress: Callable[[str], None]) -> Kernel:
+        """It unpacked."""
+        return vmlinux.unpacked(host, found, progress)
 
     @contextmanager
     def deploy(
@@ -108,7 +108,7 @@ class Microvm(UnderKvm):
     ) -> Iterator[Instance]:
         """Boot a guest from a copy of the disk; it is up when its agent has answered."""
         refuse_kind(self, attachment)
-        kernel = self.kernel(lab.host, silent)
+        kernel = self.kept_kernel(lab.host)
         guest = Guest(kernel, limits.vcpus, limits.memory_bytes // MIB, attachment.device, attachment.mac)
         base = disk.ext4(lab.host, image, limits.disk_bytes, silent)
         loop.copied(lab.host, base, directory / DISK)

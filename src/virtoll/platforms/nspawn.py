@@ -33,7 +33,7 @@ from virtoll.platforms.inside import (
     in_proc,
 )
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, out_of_sight, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
@@ -77,6 +77,7 @@ class Nspawn(Platform):
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
         problems = containers_need(host, ("systemd-nspawn", "systemd-container"))
+        problems += out_of_sight(self.name, ("/run",), "VIRTOLL_STATE")
         if not problems and hierarchies().version == 1 and not any(path.is_dir() for path in _SYSTEMDS):
             mount = f"mkdir {_SYSTEMDS[0]} && mount -t cgroup -o none,name=systemd cgroup {_SYSTEMDS[0]}"
             problems.append(Problem("systemd-nspawn needs systemd's own cgroup hierarchy", str(_SYSTEMDS[0]), mount))

@@ -30,7 +30,7 @@ from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.inside import PROC_UNLISTED
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind, too_old
+from virtoll.platforms.requirements import bare, containers_need, out_of_sight, refuse_kind, too_old
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
@@ -78,6 +78,7 @@ class Podman(Platform):
         """See `Platform.check`."""
         runtime = self.settings.runtime
         problems = containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+        problems += out_of_sight(self.name, COVERED, "VIRTOLL_STATE")
         return problems + too_old(host, "podman", (4, 0), env=_DEFAULTS)  # --network-config-dir; Ubuntu 22.04 has 3.4
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:

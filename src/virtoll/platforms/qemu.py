@@ -83,7 +83,7 @@ class Qemu(Booted):
             agent_ours, agent_theirs = _connected(stack)
             guest = Guest(
                 accelerator=self.accelerator,
-                kernel=self.kernel(lab.host, silent),
+                kernel=self.kept_kernel(lab.host),
                 vcpus=limits.vcpus,
                 memory_bytes=limits.memory_bytes,
                 disk="disk.qcow2",

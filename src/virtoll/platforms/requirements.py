@@ -11,6 +11,7 @@ from pathlib import Path
 from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.ledger import cache_directory, state_directory
 from virtoll.hosts.programs import find, search_path
 from virtoll.images import layer
 from virtoll.networks.base import Attachment
@@ -35,6 +36,29 @@ def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
         ]
     except HostError as error:
         problems.append(error.problem)
+    return problems
+
+
+_OURS = {"VIRTOLL_STATE": state_directory, "VIRTOLL_CACHE": cache_directory}
+
+
+def out_of_sight(platform: str, covered: Sequence[str], *variables: str) -> list[Problem]:
+    """Why it could not find what virtoll keeps for it: ``covered`` are the directories in whose place it writes to
+    memory, ``variables`` name those of virtoll's that it looks into.
+    """
+    problems = []
+    for variable in variables:
+        try:
+            directory = _OURS[variable]()
+        except HostError as error:
+            problems.append(error.problem)
+            continue
+        for place in covered:
+            if directory.is_relative_to(os.path.realpath(place)):
+                what = (
+                    f"{directory} lies below {place}, which {platform} covers with memory of its own: it sees nothing"
+                )
+                problems.append(Problem(what, variable, f"let {variable} name a directory elsewhere, or leave it out"))
     return problems
 
 

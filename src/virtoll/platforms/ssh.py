@@ -295,7 +295,7 @@ class SshMachine(Platform):
 
     def _image(self, lab: Lab, image: Image) -> str:
         """Where the image lies there."""
-        kept = f"{self.settings.directory}/images/{image.digest}"
+        kept = f"{self.settings.directory}/images/{image.built}"
         return kept if self.settings.keep else f"{self._place(lab)}/image"
 
     def _is_there(self, ssh: Ssh, path: str) -> bool:

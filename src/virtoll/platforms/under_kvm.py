@@ -14,6 +14,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError, Problem
@@ -26,6 +28,7 @@ from virtoll.platforms import logs
 from virtoll.platforms.booted import Booted, silent
 
 TRIAL_LIMIT_S = 15.0  # a real KVM boots the same guest within one or two seconds
+_FAILED_FOR_S = 3600.0  # then it is tried again: what was in the way may have gone (a hypervisor that held VT-x)
 TRIED = "virtoll.probe"  # the kernel's argument for a guest that says that it has booted, and reboots
 _BOOTED = "virtoll: the guest has booted"  # images/guest_init.sh
 _DEVICE = Path("/dev/kvm")
@@ -77,14 +80,14 @@ class UnderKvm(Booted):
         return "" if self._kept(host) is not None else "whether a guest boots under KVM: nobody has tried yet"
 
     def _kept(self, host: Host) -> list[Problem] | None:
-        """The verdict of an earlier boot with this machine, monitor and kernel, if there was one."""
-        kernel = known_kernel(self.own_kernel(), self.devices)
-        if kernel is None or not (verdict := self._verdict_path(host, kernel)).exists():
-            return None
-        return [Problem(**problem) for problem in json.loads(verdict.read_text(encoding="utf-8"))]
+        """The verdict of an earlier boot with this machine, monitor and kernel, if there was one that still counts."""
+        kernel = known_kernel(host, self.own_kernel(), self.devices)
+        return None if kernel is None else _remembered(self._verdict_path(host, kernel))
 
     def try_out(self, host: Host) -> list[Problem]:
-        """Whether a guest really boots. The verdict is kept as long as machine, kernel and monitor are the same."""
+        """Whether a guest really boots. The verdict is kept as long as machine, kernel and monitor are the same; a
+        failure for an hour.
+        """
         kept = self._kept(host)
         if kept is not None:
             return kept
@@ -97,7 +100,7 @@ class UnderKvm(Booted):
         found = [] if problem is None else [problem]
         private.make(cache_directory(), "kvm")
         durable.replace(verdict, json.dumps([vars(problem) for problem in found]).encode())
-        return found
+        return _remembered(verdict) or []
 
     def _verdict_path(self, host: Host, kernel: Kernel) -> Path:
         return _verdict_path(host, self.runtimes, kernel, self.tried_as())
@@ -143,6 +146,22 @@ def _verdict_path(host: Host, programs: Sequence[str], kernel: Kernel, tried_as:
         repr(TRIAL_LIMIT_S),
     )
     return cache_directory() / "kvm" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
+
+
+def _remembered(verdict: Path) -> list[Problem] | None:
+    """What was kept there; None where that is nothing, or a failure of some time ago."""
+    try:
+        at_s, told = verdict.stat().st_mtime, json.loads(verdict.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if told and abs(time.time() - at_s) >= _FAILED_FOR_S:
+        return None
+    when = f"tried at {datetime.fromtimestamp(at_s, UTC).astimezone():%H:%M}"
+    found = (Problem(**problem) for problem in told)
+    return [
+        replace(one, what=f"{one.what} ({when})", remedy=f"{one.remedy}; to have it tried again at once: rm {verdict}")
+        for one in found
+    ]
 
 
 def boot_problem(host: Host, kernel: Kernel, trial: Trial, limit_s: float = TRIAL_LIMIT_S) -> Problem | None:

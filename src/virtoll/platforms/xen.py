@@ -191,7 +191,7 @@ class Xen(Booted):
         return Domain(
             type=self.guest_type,
             name=f"virtoll-{lab.run_tag}-{directory.name}",
-            kernel=self.kernel(lab.host, silent),
+            kernel=self.kept_kernel(lab.host),
             vcpus=limits.vcpus,
             cpus=instance_cpus(lab, limits),
             memory_bytes=limits.memory_bytes,

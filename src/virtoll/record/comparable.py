@@ -7,6 +7,9 @@ import json
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+# By role all packages of an image, whoever asked for them: in ``comparable`` by one digest, in the notes by version.
+INSTALLED = "installed"
+
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What differs between two ``comparable`` records, one line each."""

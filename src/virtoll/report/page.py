@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from virtoll.analysis.conditions import level_label, level_value, setting_name
 from virtoll.plain import listed
+from virtoll.record.comparable import INSTALLED
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
 from virtoll.report.asked import command
@@ -62,7 +63,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         environment=run.environment,
         machine=[row for row in comparable if _MITIGATIONS not in row[0]],
         mitigations=[(key.rpartition(" › ")[2], value) for key, value in comparable if _MITIGATIONS in key],
-        state=_flat({key: value for key, value in run.environment.notes.items() if key not in NOTES}),
+        state=_flat({key: value for key, value in run.environment.notes.items() if key not in (*NOTES, INSTALLED)}),
         settings=_settings(findings),
         checks=_checks(findings),
         excluded=findings.excluded,

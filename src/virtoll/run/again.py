@@ -35,7 +35,8 @@ from virtoll.study.model import Study
 # Of what a run records of its machine what is there because an arm, or a load, was asked for: one run may lack it.
 _AS_ASKED = ("runtimes.", "load generators.", "plugins.")
 _FILES = "files."
-_IMAGE, _PACKAGES = "images.instance.", "packages."
+_PACKAGES = ("packages.", "installed.")
+_IMAGE = ("images.instance.", "installed.instance.")
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _configured(a: _Run, b: _Run, both: Both | None) -> tuple[tuple[str, ...], t
     given = (_FILES,) if any(line.startswith("service.files:") for line in both.differing) else ()
     if a.stage.wanted == b.stage.wanted:
         return given, _AS_ASKED
-    return (*given, _IMAGE), (*_AS_ASKED, _PACKAGES)
+    return (*given, *_IMAGE), (*_AS_ASKED, *_PACKAGES)
 
 
 def _is_of(line: str, sections: tuple[str, ...]) -> bool:

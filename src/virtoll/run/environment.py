@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
-from virtoll.record.comparable import differences
+from virtoll.record.comparable import INSTALLED, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
 from virtoll.run import calibrations
 
@@ -59,14 +60,18 @@ def describe(
     ``generators``: the binaries that load is made with, besides the one that waits for each service.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
+    installed = {role: content["versions"] for role, content in contents.items() if content["versions"]}
     machine = _machine()
     comparable = {
         "machine": machine,
         "tuned": tuning.in_force(tuning.directory()),
         "images": {role: image.digest for role, image in images.by_role.items()},
         "packages": {
-            package: content["versions"][package] for content in contents.values() for package in content["packages"]
+            role: {package: content["versions"][package] for package in content["packages"]}
+            for role, content in contents.items()
+            if content["packages"]
         },
+        INSTALLED: {role: _in_a_line(versions) for role, versions in installed.items()},
         "runtimes": dict(runtimes),
         "plugins": dict(plugins),
         "files": dict(files),
@@ -79,6 +84,7 @@ def describe(
         "frequency_governor": _text(_GOVERNOR),
         "turbo_off": _text(_TURBO_OFF),
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        INSTALLED: installed,
         MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
         **calibrations.noted(machine),
     }
@@ -96,6 +102,11 @@ def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequenc
     """This machine, as a study's stage has made it ready for these arms."""
     runtimes, generators = stage.runtimes(arms), stage.generators
     return describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
+
+
+def _in_a_line(versions: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
+    return f"{len(versions)} packages, sha256 {digest}"
 
 
 @cache

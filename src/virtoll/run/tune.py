@@ -73,15 +73,15 @@ def untune(knobs: Sequence[Knob], host: Host, where: Path) -> list[Outcome]:
 
 
 def _untuned(knob: Knob, host: Host, where: Path) -> Outcome:
-    anothers = [one for one in knob.standing(where) if isinstance(one, Setting) and one.is_anothers()]
+    kept = {one: why for one in knob.standing(where) if isinstance(one, Setting) and (why := one.why_left())}
     try:
         undone = knob.undo(host, where)
     except HostError as error:
         return Outcome(knob.name, "failed", "", error.problem)
     if not undone:
         return Outcome(knob.name, "not tuned", "there is nothing to undo")
-    left = [f"left as it is, for somebody has changed it since: {one.path}" for one in anothers]
-    names = {f"setting {one.name}" for one in anothers}
+    left = [f"left as it is, for {why}: {one.path}" for one, why in kept.items()]
+    names = {f"setting {one.name}" for one in kept}
     return Outcome(knob.name, "undone", "; ".join([*(line for line in undone if line not in names), *left]))
 
 
