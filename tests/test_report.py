@@ -328,6 +328,17 @@ def test_the_running_table_is_the_same_record_by_record(run_directory: Path) -> 
         assert growing.rows() == RunningTable(records[:count]).rows()
 
 
+def test_the_running_table_tells_no_rate_that_a_schedule_set(run_directory: Path) -> None:
+    """In open loop all arms do what they are asked, however late: "x 1.00 [1.00, 1.00]" of native's."""
+    records = []
+    for record in find(run_directory).run.records:
+        measured = None if record.measured is None else record.measured.model_copy(update={"loop": "open"})
+        records.append(record.model_copy(update={"measured": measured}))
+    rows = RunningTable(records).rows()
+    assert {(row.value, row.against_native) for row in rows} == {(None, None)}
+    assert all(row.valid for row in rows)
+
+
 def test_arms_look_alike_in_every_run() -> None:
     alone, among = styles((NATIVE, UML)), styles(ARMS)
     assert alone[UML.label] == among[UML.label]
