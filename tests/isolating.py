@@ -47,7 +47,7 @@ def run_of(
     quick: bool = False,
     spread: float = 0.02,
     blocks: int = 3,
-    factors: Mapping[str, list[Any]] | None = None,
+    factors: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> Path:
     """A run of a ready-made study on a fake with these harms; its window is six seconds. ``factors``: what is varied
     besides the neighbour.

@@ -349,7 +349,7 @@ def test_the_method_says_which_percentiles_hold_what_was_not_answered(findings: 
 
 
 def test_what_a_neighbour_did_is_told_of_each_condition_by_itself(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "r", harms={}, quick=True, factors={"limits.vcpus": [1, 2]})
+    run = run_of(tmp_path / "r", harms={}, quick=True, factors={"limits.vcpus": (1, 2)})
     records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
     for record in records:
         record["neighbour"]["counts"] = {"wakeups": 1000 * record["trial"]["condition"]["limits.vcpus"]}
