@@ -25,8 +25,8 @@ from virtoll.record.model import BESIDE, Arm, Events, Quantity, TrialRecord
 from virtoll.registry import forget, implementations
 from virtoll.report import questions
 from virtoll.report.answer import answer
-from virtoll.report.build import build_report
-from virtoll.report.contents import contents
+from virtoll.report.build import as_json, build_report, report_of
+from virtoll.report.contents import contents, tables
 from virtoll.report.drawing import WIDE, Figure
 from virtoll.report.findings import Findings, find
 from virtoll.report.pooled import Pooled
@@ -391,6 +391,29 @@ def test_a_lost_trial_moves_no_mean_over_conditions(tmp_path: Path) -> None:
         assert estimate is not None
         assert estimate.value == pytest.approx(4.5)
     assert pooled.over == ""
+
+
+# -- built anew ---------------------------------------------------------------------------------------------
+
+
+def test_a_report_holds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    """Of a run that had fewer valid trials, or by another virtoll; what somebody else laid there stays."""
+    run = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, bulk=False))
+    report = build_report(run).parent
+    (report / "figures" / "latency.svg").write_text("<svg/>")
+    (report / "figures" / "notes.txt").write_text("mine")
+    (report / "tables" / "gone.csv").write_text("1")
+    before = {path.name for path in (report / "tables").iterdir()}
+    (run / "trials.jsonl").write_text("")
+    findings, page = report_of(run)
+    after = {path.name for path in (report / "tables").iterdir()}
+    assert after < before - {"gone.csv"}
+    written = {f"{table.name}.{suffix}" for table in tables(findings) for suffix in ("md", "csv", "tex")}
+    assert after == {*written, "trials.csv"}
+    assert {path.name for path in (report / "figures").iterdir()} == {"notes.txt"}
+    told = as_json(findings, page)
+    assert {Path(path).name for path in told["tables"]} == after
+    assert told["figures"] == []
 
 
 # -- what there is no room for -----------------------------------------------------------------------------
