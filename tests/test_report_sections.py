@@ -22,13 +22,16 @@ from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family
 from virtoll.probes.base import probes
 from virtoll.record.model import BESIDE, Arm, Events, Quantity, TrialRecord
+from virtoll.record.rules import Decide, Precision
 from virtoll.registry import forget, implementations
-from virtoll.report import questions
+from virtoll.report import ending, questions
 from virtoll.report.answer import answer
+from virtoll.report.asked import anew
 from virtoll.report.build import as_json, build_report, report_of
 from virtoll.report.contents import contents, tables
 from virtoll.report.drawing import WIDE, Figure
 from virtoll.report.findings import Findings, find
+from virtoll.report.page import _summary
 from virtoll.report.pooled import Pooled
 from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section, applying
@@ -414,6 +417,74 @@ def test_a_report_holds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
     told = as_json(findings, page)
     assert {Path(path).name for path in told["tables"]} == after
     assert told["figures"] == []
+
+
+# -- as it was asked for, and where ------------------------------------------------------------------------
+
+LOOKS = Decide(margin=0.05, looks=tuple(range(4, 21)))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """A run of four blocks, at which it may have come to its end, by a rule too."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), factors={}, blocks=4, bulk=False)
+    return find(write_run(tmp_path_factory.mktemp("plain") / "run", recipe))
+
+
+def planned(findings: Findings, rule: Decide | Precision | None = None, hosts: str = "", **others: Any) -> Findings:
+    """The same, with a rule, or measured by hosts of one letter each; ``others``: of its run."""
+    trials = [
+        trial.model_copy(update={"host": hosts[trial.block % len(hosts)]}) if hosts else trial
+        for trial in findings.run.plan.trials
+    ]
+    plan = findings.run.plan.model_copy(update={"rule": rule, "trials": trials})
+    return replace(findings, run=replace(findings.run, plan=plan, **others))
+
+
+def test_the_same_study_is_begun_by_the_rule_and_the_hosts_that_it_had(plain: Findings) -> None:
+    """A rule looks by the most blocks that there may be, whatever it ended at; `--blocks` is of each host."""
+    assert anew(plain) == "run proxy --blocks 4 --seed 1"
+    assert anew(planned(plain, LOOKS)) == "run proxy --blocks 20 --seed 1"
+    precise = Precision(half_width=0.02, pilot=2, most=30)
+    assert anew(planned(plain, precise)) == "run proxy --blocks 30 --seed 1"
+    by_fleet = "run proxy --blocks 2 --seed 1 --cluster tls://HOST:8786 --tls DIRECTORY"
+    assert anew(planned(plain, hosts="ab")) == by_fleet
+    environment = plain.run.environment.model_copy(update={"notes": {"performer": "5d1f"}})
+    by_ssh = planned(plain, hosts="a", environment=environment)
+    assert anew(by_ssh) == "run proxy --blocks 4 --seed 1 --host ssh://root@HOST"
+
+
+def test_a_run_of_hosts_that_was_cut_short_is_told_as_one(plain: Findings) -> None:
+    cut = planned(plain, hosts="ab", pending=3)
+    (told,) = ending.told(cut)
+    assert told.startswith("The run has not come to its planned end: ")
+    assert told.endswith(f"“virtoll run {cut.run.directory} --cluster tls://HOST:8786 --tls DIRECTORY” goes on.")
+    assert "the run has not come to its end" in ending.promise(cut)
+    assert ending.told(planned(plain, hosts="ab")) == []
+
+
+@pytest.mark.parametrize("rule", [None, LOOKS, Precision(half_width=0.02, pilot=8, most=30)], ids=str)
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_copy_does_not_say_that_it_goes_on(plain: Findings, rule: Decide | Precision | None, is_kept: bool) -> None:
+    (told,) = ending.told(planned(plain, rule, pending=3, is_kept=is_kept))
+    assert ("goes on" in told) is not is_kept
+    assert told == told.strip()
+    assert "  " not in told
+
+
+def test_the_head_of_a_fleets_page_tells_no_one_hosts_machine_as_that_of_all(plain: Findings) -> None:
+    """What they have alike as it is; else how many there are."""
+    own = {
+        "a": {"machine": {"cpu_model": "old", "cpus": 4}, "kernel": "6.1"},
+        "b": {"machine": {"cpu_model": "new", "cpus": 16}, "kernel": "6.1"},
+    }
+    shared = {"machine": {"memory_bytes": 2**34}, "files": {"kernel": "5d1f"}}
+    heads = []
+    for comparable in ({**shared, "hosts": own}, {**shared, "machine": {**own["a"], "cpus": 4, "cpu_model": "old"}}):
+        environment = plain.run.environment.model_copy(update={"comparable": comparable})
+        heads.append(dict(_summary(planned(plain, environment=environment))))
+    assert [head["Machine"] for head in heads] == ["2 kinds, 4 to 16 CPUs", "old, 4 CPUs"]
+    assert [head["Kernel"] for head in heads] == ["6.1", "6.1"]
 
 
 # -- what there is no room for -----------------------------------------------------------------------------
