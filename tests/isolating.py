@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from quiet import Quiet
 from virtoll.catalogue import catalogue
@@ -46,10 +47,14 @@ def run_of(
     quick: bool = False,
     spread: float = 0.02,
     blocks: int = 3,
+    factors: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> Path:
-    """A run of a ready-made study on a fake with these harms; its window is six seconds."""
+    """A run of a ready-made study on a fake with these harms; its window is six seconds. ``factors``: what is varied
+    besides the neighbour.
+    """
     text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
     study = dataclasses.replace(read_study(text, f"{name}.toml", catalogue(), quick=quick), blocks=blocks, seed=7)
+    study = dataclasses.replace(study, factors={**study.factors, **(factors or {})})
     if study.load:
         study = dataclasses.replace(study, base={**study.base, "load.time_limit_ns": 6 * 10**9})
     arms = [entry.arm for entry in study.arms if entry.arm.platform != "kvm"]

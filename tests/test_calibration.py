@@ -490,6 +490,7 @@ def test_from_the_command_to_the_next_report(
     (kept,) = (machine / "calibrations").iterdir()
     assert f"kept for the reports of later runs: {kept}" in said
     assert "comparisons of equal arms" in said
+    assert "\nvirtoll calibrate --quick --blocks 2 --seed 1\n" in (tmp_path / "run/report/index.html").read_text()
     assert Calibration.model_validate_json(kept.read_bytes()).blocks == 2
     assert exit_code("run", str(write_study(tmp_path)), "--out", "later") == 0
     assert "The machine was calibrated</b> on" in (tmp_path / "later/report/index.html").read_text()

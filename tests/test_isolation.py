@@ -23,6 +23,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
 from virtoll.report.sections.isolation import Protection
+from virtoll.report.sections.neighbours import doings
 from virtoll.study.file import read_study
 
 pytestmark = pytest.mark.usefixtures("helped")
@@ -345,6 +346,18 @@ def test_the_method_says_which_percentiles_hold_what_was_not_answered(findings: 
     (told,) = (item for item in Protection().method(findings) if item.startswith("**Goodput counts"))
     assert "Percentiles are of all of these, a request without an answer slower than any" in told
     assert "Those of the course's tenths of a second are of the answered ones" in told
+
+
+def test_what_a_neighbour_did_is_told_of_each_condition_by_itself(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True, factors={"limits.vcpus": (1, 2)})
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    for record in records:
+        record["neighbour"]["counts"] = {"wakeups": 1000 * record["trial"]["condition"]["limits.vcpus"]}
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    table = doings(find(run).isolation)
+    assert table is not None
+    said = {(row[0].text.rpartition(" ")[2], cell.text) for row in table.rows for cell in row[1:]}
+    assert said == {("1", "1,000 wakeups"), ("2", "2,000 wakeups")}
 
 
 def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> None:

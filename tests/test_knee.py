@@ -479,6 +479,14 @@ def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
     assert (page.parent / "tables" / "knees.csv").is_file()
 
 
+def test_the_figure_of_windows_says_of_how_many_conditions_they_are(tmp_path: Path) -> None:
+    """It has room for four."""
+    text = TEXT.replace("blocks = 6", "blocks = 2") + '[factors]\n"limits.vcpus" = [1, 2, 3, 4, 5]\n'
+    findings = find(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path)
+    (figure,) = KneeSection().figures(findings)
+    assert figure.caption.endswith(" logarithmic. Drawn: 4 of 5 conditions.")
+
+
 @pytest.mark.usefixtures("ready")
 def test_a_load_that_tells_no_percentiles_is_not_searched_by_one() -> None:
     of_wrk = CLOSED.replace('name = "http"', 'name = "wrk"')

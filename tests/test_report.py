@@ -31,6 +31,7 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
 from virtoll.report.reservations import _unsteady, reservations
 from virtoll.report.running import RunningTable
+from virtoll.report.sections.tolls import Tolls
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
 
@@ -343,6 +344,17 @@ def test_the_running_table_is_the_same_record_by_record(run_directory: Path) -> 
         assert growing.rows() == RunningTable(records[:count]).rows()
 
 
+def test_the_running_table_tells_no_rate_that_a_schedule_set(run_directory: Path) -> None:
+    """In open loop all arms do what they are asked, however late: "x 1.00 [1.00, 1.00]" of native's."""
+    records = []
+    for record in find(run_directory).run.records:
+        measured = None if record.measured is None else record.measured.model_copy(update={"loop": "open"})
+        records.append(record.model_copy(update={"measured": measured}))
+    rows = RunningTable(records).rows()
+    assert {(row.value, row.against_native) for row in rows} == {(None, None)}
+    assert all(row.valid for row in rows)
+
+
 def test_arms_look_alike_in_every_run() -> None:
     alone, among = styles((NATIVE, UML)), styles(ARMS)
     assert alone[UML.label] == among[UML.label]
@@ -383,6 +395,33 @@ def test_a_report_of_every_platform_answers_in_few_words_and_each_arm_has_a_line
     lines = [layer["encoding"]["y"] for layer in specification(drawn.draw(WIDE))["layer"]]
     labels = {arm.label for arm in arms if arm.role != "floor"}
     assert all(y["field"] == "arm" and {*y["scale"]["domain"]} == labels for y in lines)
+
+
+@pytest.mark.parametrize(
+    ("truth", "panels"),
+    [
+        ({UML.label: 0.25}, 1),
+        ({UML.label: 1.9}, 1),
+        ({UML.label: 0.25, DOCKER.label: 0.98}, 2),
+        ({UML.label: 1.9, DOCKER.label: 0.98}, 2),
+        ({UML.label: 0.7, DOCKER.label: 0.98}, 1),
+    ],
+    ids=str,
+)
+def test_every_arm_of_the_tolls_is_on_its_axis(tmp_path: Path, truth: dict[str, float], panels: int) -> None:
+    """A mark off the axis is drawn all the same, beside the plot: among the labels."""
+    arms = [NATIVE, AGAIN, *(arm for arm in (DOCKER, UML) if arm.label in truth)]
+    recipe = Recipe(arms=arms, truth={NATIVE.label: 1.0, AGAIN.label: 1.0, **truth}, blocks=3, bulk=False)
+    (figure,) = Tolls().figures(find(write_run(tmp_path / "run", recipe)))
+    chart = specification(figure.draw(WIDE))
+    drawn = chart.get("vconcat", [chart])
+    assert len(drawn) == panels
+    for layer in (layer for panel in drawn for layer in panel["layer"] if layer["mark"]["type"] == "point"):
+        low, high = layer["encoding"]["x"]["scale"]["domain"]
+        values = [float(row["value"]) for row in csv.DictReader(io.StringIO(layer["data"]["values"]))]
+        assert low < min(values) <= max(values) < high
+    is_far = truth[UML.label] != 0.7
+    assert ("logarithmic scale" in figure.caption.lower()) is is_far
 
 
 PROXIED = Arm(label="docker+published (userland-proxy)", platform="docker", network="published")

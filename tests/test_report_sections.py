@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
 import sys
@@ -19,16 +21,24 @@ from virtoll.analysis.load import read_run
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family
 from virtoll.probes.base import probes
-from virtoll.record.model import Arm, Events, Quantity, TrialRecord
+from virtoll.record.model import BESIDE, Arm, Events, Quantity, TrialRecord
+from virtoll.record.rules import Decide, Precision
 from virtoll.registry import forget, implementations
-from virtoll.report import questions
+from virtoll.report import ending, questions
 from virtoll.report.answer import answer
-from virtoll.report.build import build_report
-from virtoll.report.contents import contents
-from virtoll.report.drawing import WIDE
+from virtoll.report.asked import anew
+from virtoll.report.build import as_json, build_report, report_of
+from virtoll.report.contents import contents, tables
+from virtoll.report.drawing import WIDE, Figure
 from virtoll.report.findings import Findings, find
+from virtoll.report.page import _summary
+from virtoll.report.pooled import Pooled
 from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section, applying
+from virtoll.report.sections.cpu import Cpu
+from virtoll.report.sections.deployment import Deployment
+from virtoll.report.sections.latency import Latency
+from virtoll.report.sections.memory import Memory
 from virtoll.report.sections.tolls import Tolls, unsure
 from virtoll.report.tables import Table
 
@@ -317,6 +327,194 @@ def test_what_cannot_be_told_says_of_how_many_conditions_it_is() -> None:
     assert unsure(tolls[:1], 2).endswith("more in this one; over 1 of 2 conditions)")
     assert "lxc+routed (over 1 of 2 conditions), docker+routed (over 1 of 2 conditions)" in unsure(tolls, 2)
     assert "over" not in unsure(tolls, 1)
+
+
+def test_means_over_conditions_are_of_those_that_all_arms_have(tmp_path: Path) -> None:
+    """Docker takes more memory than native under either; drawn over those that each has, it took less."""
+    findings = lost_a_condition(tmp_path, DOCKER)
+    for (_, _, label, condition), cell in findings.matrix.cells.items():
+        more = 1.05 if label == DOCKER.label else 1.0
+        values = {"memory_peak_mib": 20.0, "rss_peak_mib": 10.0, "deploy_s": 3.0, "helpers_percent": 30.0}
+        values["cpu_s_per_1000"] = 1.0
+        cell.values |= {name: value * more * condition.get("load.users") for name, value in values.items()}
+    (memory,), (deployment,) = Memory().figures(findings), Deployment().figures(findings)
+    for figure, values in ((memory, {"outside": 20.0, "inside": 10.0}), (deployment, {"outside": 3.0})):
+        assert ", over 1 of 2 conditions, those known of every arm (users 1)" in figure.caption
+        drawn = {(row["arm"], row["seen"]): float(row["value"]) for row in rows_of(figure)}
+        for seen, value in values.items():
+            assert drawn[NATIVE.label, seen] == pytest.approx(value)
+            assert drawn[DOCKER.label, seen] == pytest.approx(1.05 * value)
+    (cpu,) = Cpu().figures(findings)
+    (shares,) = re.findall(r"Share of helpers where it can be told, over 1 of 2 [^:]*: ([^.]*)\.", cpu.caption)
+    assert {"native+host 30 %", "docker+routed 32 %"} < {*shares.split(", ")}
+
+
+def test_where_no_condition_is_of_all_arms_no_means_over_any_are_drawn(tmp_path: Path) -> None:
+    findings = lost_a_condition(tmp_path, DOCKER)
+    for (_, _, label, condition), cell in findings.matrix.cells.items():
+        if label == LXC.label and condition.get("load.users") == 1:
+            del cell.values["deploy_s"]
+    assert Deployment().figures(findings) == []
+    assert Deployment().text(findings) == [
+        "Not drawn: under no condition is it known of every arm. The tables of values have each by itself."
+    ]
+    assert Deployment().text(lost_a_condition(tmp_path / "other", DOCKER)) == []
+
+
+def test_a_deployment_that_conditions_share_is_one_of_each_arm(tmp_path: Path) -> None:
+    """How long it took is known of its first trial, and which that is was drawn."""
+    factors: dict[str, list[Any]] = {BESIDE: ["none", "others"], "load.users": [1, 8]}
+    recipe = Recipe(arms=(NATIVE, DOCKER, LXC), factors=factors, blocks=3, bulk=False)
+    findings = find(write_run(tmp_path / "run", recipe))
+    first = {NATIVE.label: ("none", "none", "others"), DOCKER.label: ("none",) * 3, LXC.label: ("others",) * 3}
+    for (block, _, label, condition), cell in findings.matrix.cells.items():
+        cell.values["deploy_s"] = 2.0 + block
+        if condition.get(BESIDE) != first[label][block - 1]:
+            del cell.values["deploy_s"]
+    pooled = Pooled.of(findings, "deploy_s")
+    for arm in (NATIVE, DOCKER, LXC):
+        estimate = pooled.mean("deploy_s", arm)
+        assert estimate is not None
+        assert estimate.value == pytest.approx(4.0)
+        assert estimate.n == 3
+    assert (pooled.over, pooled.text) == ("", [])
+
+
+def test_a_lost_trial_moves_no_mean_over_conditions(tmp_path: Path) -> None:
+    """Its block has the other condition alone, and is no block of a cheaper arm."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), factors={"load.users": [1, 8]}, blocks=3, bulk=False)
+    plan = read_run(write_run(tmp_path / "plan", recipe)).plan
+    lost = next(trial.id for trial in plan.trials if trial.arm == DOCKER and trial.condition["load.users"] == 8)
+    findings = find(write_run(tmp_path / "run", replace(recipe, spoilt={lost: "failed"})))
+    for (_, _, _, condition), cell in findings.matrix.cells.items():
+        cell.values["deploy_s"] = float(condition.get("load.users"))
+    pooled = Pooled.of(findings, "deploy_s")
+    for arm in (NATIVE, DOCKER):
+        estimate = pooled.mean("deploy_s", arm)
+        assert estimate is not None
+        assert estimate.value == pytest.approx(4.5)
+    assert pooled.over == ""
+
+
+# -- built anew ---------------------------------------------------------------------------------------------
+
+
+def test_a_report_holds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    """Of a run that had fewer valid trials, or by another virtoll; what somebody else laid there stays."""
+    run = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, bulk=False))
+    report = build_report(run).parent
+    (report / "figures" / "latency.svg").write_text("<svg/>")
+    (report / "figures" / "notes.txt").write_text("mine")
+    (report / "tables" / "gone.csv").write_text("1")
+    before = {path.name for path in (report / "tables").iterdir()}
+    (run / "trials.jsonl").write_text("")
+    findings, page = report_of(run)
+    after = {path.name for path in (report / "tables").iterdir()}
+    assert after < before - {"gone.csv"}
+    written = {f"{table.name}.{suffix}" for table in tables(findings) for suffix in ("md", "csv", "tex")}
+    assert after == {*written, "trials.csv"}
+    assert {path.name for path in (report / "figures").iterdir()} == {"notes.txt"}
+    told = as_json(findings, page)
+    assert {Path(path).name for path in told["tables"]} == after
+    assert told["figures"] == []
+
+
+# -- as it was asked for, and where ------------------------------------------------------------------------
+
+LOOKS = Decide(margin=0.05, looks=tuple(range(4, 21)))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """A run of four blocks, at which it may have come to its end, by a rule too."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), factors={}, blocks=4, bulk=False)
+    return find(write_run(tmp_path_factory.mktemp("plain") / "run", recipe))
+
+
+def planned(findings: Findings, rule: Decide | Precision | None = None, hosts: str = "", **others: Any) -> Findings:
+    """The same, with a rule, or measured by hosts of one letter each; ``others``: of its run."""
+    trials = [
+        trial.model_copy(update={"host": hosts[trial.block % len(hosts)]}) if hosts else trial
+        for trial in findings.run.plan.trials
+    ]
+    plan = findings.run.plan.model_copy(update={"rule": rule, "trials": trials})
+    return replace(findings, run=replace(findings.run, plan=plan, **others))
+
+
+def test_the_same_study_is_begun_by_the_rule_and_the_hosts_that_it_had(plain: Findings) -> None:
+    """A rule looks by the most blocks that there may be, whatever it ended at; `--blocks` is of each host."""
+    assert anew(plain) == "run proxy --blocks 4 --seed 1"
+    assert anew(planned(plain, LOOKS)) == "run proxy --blocks 20 --seed 1"
+    precise = Precision(half_width=0.02, pilot=2, most=30)
+    assert anew(planned(plain, precise)) == "run proxy --blocks 30 --seed 1"
+    by_fleet = "run proxy --blocks 2 --seed 1 --cluster tls://HOST:8786 --tls DIRECTORY"
+    assert anew(planned(plain, hosts="ab")) == by_fleet
+    environment = plain.run.environment.model_copy(update={"notes": {"performer": "5d1f"}})
+    by_ssh = planned(plain, hosts="a", environment=environment)
+    assert anew(by_ssh) == "run proxy --blocks 4 --seed 1 --host ssh://root@HOST"
+
+
+def test_a_run_of_hosts_that_was_cut_short_is_told_as_one(plain: Findings) -> None:
+    cut = planned(plain, hosts="ab", pending=3)
+    (told,) = ending.told(cut)
+    assert told.startswith("The run has not come to its planned end: ")
+    assert told.endswith(f"“virtoll run {cut.run.directory} --cluster tls://HOST:8786 --tls DIRECTORY” goes on.")
+    assert "the run has not come to its end" in ending.promise(cut)
+    assert ending.told(planned(plain, hosts="ab")) == []
+
+
+@pytest.mark.parametrize("rule", [None, LOOKS, Precision(half_width=0.02, pilot=8, most=30)], ids=str)
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_copy_does_not_say_that_it_goes_on(plain: Findings, rule: Decide | Precision | None, is_kept: bool) -> None:
+    (told,) = ending.told(planned(plain, rule, pending=3, is_kept=is_kept))
+    assert ("goes on" in told) is not is_kept
+    assert told == told.strip()
+    assert "  " not in told
+
+
+def test_the_head_of_a_fleets_page_tells_no_one_hosts_machine_as_that_of_all(plain: Findings) -> None:
+    """What they have alike as it is; else how many there are."""
+    own = {
+        "a": {"machine": {"cpu_model": "old", "cpus": 4}, "kernel": "6.1"},
+        "b": {"machine": {"cpu_model": "new", "cpus": 16}, "kernel": "6.1"},
+    }
+    shared = {"machine": {"memory_bytes": 2**34}, "files": {"kernel": "5d1f"}}
+    heads = []
+    for comparable in ({**shared, "hosts": own}, {**shared, "machine": {**own["a"], "cpus": 4, "cpu_model": "old"}}):
+        environment = plain.run.environment.model_copy(update={"comparable": comparable})
+        heads.append(dict(_summary(planned(plain, environment=environment))))
+    assert [head["Machine"] for head in heads] == ["2 kinds, 4 to 16 CPUs", "old, 4 CPUs"]
+    assert [head["Kernel"] for head in heads] == ["6.1", "6.1"]
+
+
+# -- what there is no room for -----------------------------------------------------------------------------
+
+
+def test_figures_with_room_for_few_have_both_extremes_of_each_setting_and_say_what_they_lack(tmp_path: Path) -> None:
+    factors: dict[str, list[Any]] = {"load.object_bytes": [1000, 10_000, 1_000_000, 10_000_000]}
+    factors |= {"load.connections": [1, 100], "service.cache": ["off", "on"]}
+    findings = find(write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), factors=factors, blocks=2)))
+    shown = findings.shown_conditions(4)
+    assert [condition.get("load.object_bytes") for condition in shown] == [1000, 1000, 1_000_000, 1_000_000]
+    assert len({(c.get("load.connections"), c.get("service.cache")) for c in shown}) == 2
+    (cpu,), (latency,) = Cpu().figures(findings), Latency().figures(findings)
+    told = " of 16 conditions, all of the smallest or the 1 MB (or largest) objects."
+    for figure, count in ((cpu, 4), (latency, 8)):
+        assert f" Drawn: {count}{told}" in figure.caption
+        assert len({row["panel"] for row in rows_of(figure)}) == count
+
+
+def test_a_figure_of_all_conditions_says_nothing_of_those_it_lacks(tmp_path: Path) -> None:
+    findings = find(write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2)))
+    for section in (Cpu(), Latency()):
+        (figure,) = section.figures(findings)
+        assert "Drawn" not in figure.caption
+
+
+def rows_of(figure: Figure) -> list[dict[str, str]]:
+    """What a figure draws."""
+    chart = figure.draw(WIDE).to_dict()
+    return list(csv.DictReader(io.StringIO(chart["data"]["values"])))
 
 
 # -- a headline that may be 0 ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -28,6 +29,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import Findings, find
+from virtoll.report.sections.side_by_side import SideBySide
 from virtoll.run import side_by_side
 from virtoll.run import stage as stages
 from virtoll.run.execute import execute
@@ -299,6 +301,28 @@ def test_what_each_takes_is_told_of_each_server_and_platform(tmp_path: Path) -> 
     assert kept.n == 4
     assert kept.low is not None
     assert kept.low < kept.value
+
+
+def test_what_is_told_of_fewer_conditions_than_asked_says_so(tmp_path: Path) -> None:
+    """Of lean on docker nothing is known at 20 connections; the others are told of both."""
+    text = TEXT.replace("[factors]\n", '[factors]\n"load.connections" = [7, 20]\n')
+    run = run_of(tmp_path / "run", {"lean": 2.0}, text).run.directory
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    lost = {SERVER: "lean", "load.connections": 20}
+    for record in records:
+        trial = record["trial"]
+        if trial["arm"]["label"] == "docker+routed" and lost.items() <= trial["condition"].items():
+            record.update(status="failed", reason="it was lost", measured=None)
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    findings = find(run)
+    docker = sentence(findings, "lean", "docker+routed")
+    assert re.search(r"throughput costs 50\.\d % \[[^]]+\] \(over 1 of 2 conditions\)", docker), docker
+    assert re.search(r"against the same on native: no difference .* in throughput \(over 1 of 2 conditions\)", docker)
+    assert "conditions" not in sentence(findings, "lean", "native+host")
+    assert "conditions" not in sentence(findings, "broad", "docker+routed")
+    for table in SideBySide().tables(findings):
+        said = {row[0].text for row in table.rows if any("over 1 of 2 conditions" in cell.detail for cell in row[1:])}
+        assert said == ({"docker+routed"} if "-lean" in table.name else set()), table.name
 
 
 def test_what_an_arm_keeps_is_held_against_both_natives(tmp_path: Path) -> None:

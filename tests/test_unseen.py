@@ -19,6 +19,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.changes import compare
 from virtoll.report.findings import find
+from virtoll.report.pooled import Pooled
 from virtoll.report.sections.cpu import Cpu
 
 GUEST = Arm(
@@ -81,10 +82,11 @@ def test_what_nobody_saw_is_missing_with_a_reason(run: Path) -> None:
 
 def test_its_rate_is_compared_all_the_same(run: Path) -> None:
     findings = find(run)
-    estimate = findings.pooled("rate_per_s", GUEST)
+    estimate = Pooled.of(findings, "rate_per_s").mean("rate_per_s", GUEST)
     assert estimate is not None
-    assert findings.pooled("cpu_s_per_1000", GUEST) is None
-    assert findings.pooled("cpu_s_per_1000", DOCKER) is not None
+    pooled = Pooled.of(findings, "cpu_s_per_1000")
+    assert pooled.mean("cpu_s_per_1000", GUEST) is None
+    assert pooled.mean("cpu_s_per_1000", DOCKER) is not None
 
 
 @pytest.mark.usefixtures("undrawn")

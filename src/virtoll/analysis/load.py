@@ -150,6 +150,11 @@ class Run:
         """Whether servers were measured beside each other, all of them loaded at the same time."""
         return any(trial.condition.get(BESIDE) == "others" for trial in self.plan.trials)
 
+    @property
+    def far(self) -> str:
+        """The options by which a command goes on, or begins anew, where others measured; "" where this machine did."""
+        return _far(self.plan, self.environment)
+
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""
         own, _ = self.parts.get(trial_id, (trial_id, ()))
@@ -218,10 +223,9 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
-        where = " --cluster tls://HOST:8786 --tls DIRECTORY" if plan.hosts else ""
         notes.append(
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
-            + ("" if is_kept else f" `virtoll run {directory}{where}` resumes it.")
+            + ("" if is_kept else f" `virtoll run {directory}{_far(plan, environment)}` resumes it.")
         )
     if is_kept:
         notes.append(
@@ -231,6 +235,14 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
     return Run(
         directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept, pending=pending
     )
+
+
+def _far(plan: Plan, environment: Environment) -> str:
+    """Of a run: the hosts of a fleet measured it, or one by ssh."""
+    if not plan.hosts:
+        return ""
+    is_by_ssh = "performer" in environment.notes
+    return " --host ssh://root@HOST" if is_by_ssh else " --cluster tls://HOST:8786 --tls DIRECTORY"
 
 
 def _as_far_as(plan: Plan, block: int) -> Plan:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.conditions import INSTRUMENT, Condition, each_condition
-from virtoll.analysis.estimates import Estimate, Floats, mean, mean_of
+from virtoll.analysis.estimates import Estimate, Floats, Summary, mean, mean_of, over_conditions
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
@@ -223,13 +223,22 @@ class Matrix:
         """The mean of one value a block, nan where there is none; over hosts where there are several. ValueError of
         no value at all.
         """
-        hosts = self.hosts
-        if len(set(hosts)) < 2:
+        if len(set(self.hosts)) < 2:
             return mean(values, unit)
-        summary = over_hosts(hosts, values[:, None], is_of_hosts=len(set(hosts)) >= MANY)
+        summary = self._over_hosts(values[:, None])
         if summary is None:
             raise ValueError("no finite value to summarise")
         return mean_of(summary, unit, "mean over hosts of the mean over deployments, t interval")
+
+    def mean_over(self, values: Floats, unit: str) -> Estimate | None:
+        """The mean over conditions of [block, condition], each weighing the same whatever it lost; None without any."""
+        of_hosts = len(set(self.hosts)) > 1
+        summary = self._over_hosts(values) if of_hosts else over_conditions(values)
+        whose = "hosts of those over conditions" if of_hosts else "conditions"
+        return None if summary is None else mean_of(summary, unit, f"mean over {whose} of means, t interval")
+
+    def _over_hosts(self, values: Floats) -> Summary | None:
+        return over_hosts(self.hosts, values, is_of_hosts=len(set(self.hosts)) >= MANY)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class SideBySide:
 
     arms: tuple[Arm, ...]  # the second native arm is none of them: it tells the noise floor
     shown: Mapping[str, tuple[Metric, ...]]
+    conditions: Mapping[str, int]  # by server, those that it was to be measured under both alone and beside the others
     kept: Mapping[tuple[str, str, str], Toll]  # by server, arm's label and metric: beside the others over alone
     against: Mapping[tuple[str, str, str], Toll]  # the same ratio over native's
     floors: Mapping[tuple[str, str], float | None]  # by server and metric, relative: native's own such difference
@@ -129,6 +130,7 @@ def side_by_side(matrices: Mapping[str, Matrix], shown: Mapping[str, Sequence[Me
         if (why := each.why(metric, arm))
     }
     floors = {(each.name, metric.name): _floor(each, metric) for each in servers for metric in told[each.name]}
+    planned = {each.name: len(each.pairs) for each in servers}
     arms = next(iter(matrices.values())).arms if matrices else ()
     zeros = {
         (each.name, arm.label, metric.name): each.zeros_of(metric, arm)
@@ -136,7 +138,8 @@ def side_by_side(matrices: Mapping[str, Matrix], shown: Mapping[str, Sequence[Me
         for arm in each.matrix.arms
         for metric in told[each.name]
     }
-    return SideBySide(tuple(arm for arm in arms if arm.role != "floor"), told, kept, against, floors, zeros, missing)
+    treated = tuple(arm for arm in arms if arm.role != "floor")
+    return SideBySide(treated, told, planned, kept, against, floors, zeros, missing)
 
 
 def _pairs(matrix: Matrix) -> tuple[tuple[Condition, Condition], ...]:

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from virtoll.analysis.calibration import is_calibration
 from virtoll.analysis.conditions import Condition
+from virtoll.analysis.load import Run
 from virtoll.errors import IncomparableError
+from virtoll.record.rules import Decide
 from virtoll.report.findings import Findings
 
 # Settings by which two runs may differ and still be compared: what is under test, and how much of it was recorded.
@@ -61,10 +64,25 @@ class Asked:
         return {Condition.of_levels({**fixed, **dict(each.levels)}): each for each in self.conditions}
 
 
-def command(study: Mapping[str, Any]) -> str:
-    """What `virtoll` was told that began a run of this study, less its blocks and seed: ``run proxy --quick``."""
-    words = str(study.get("command") or study.get("name") or "STUDY.toml")
-    return words if study.get("configurations") else f"run {words}"
+def command(run: Run) -> str:
+    """What `virtoll` was told that began a run, less its blocks and seed: ``run proxy --quick``."""
+    if is_calibration(run):
+        return str(run.study.get("command") or "calibrate")
+    words = str(run.study.get("command") or run.study.get("name") or "STUDY.toml")
+    return words if run.configurations else f"run {words}"
+
+
+def anew(findings: Findings) -> str:
+    """What begins the same run anew: as many blocks on each host; with a rule as many as there may be, for by them it
+    looks.
+    """
+    run, hosts = findings.run, set(findings.run.plan.hosts.values())
+    blocks = len(findings.matrix.blocks) // max(1, len(hosts))
+    if isinstance(run.plan.rule, Decide):
+        blocks = run.plan.rule.looks[-1]
+    elif run.plan.rule is not None:
+        blocks = run.plan.rule.most
+    return f"{command(run)} --blocks {blocks} --seed {run.plan.seed}{run.far}"
 
 
 def identity(findings: Findings) -> str:
@@ -88,7 +106,7 @@ def refuse(before: Findings, after: Findings) -> None:
             "the two runs did not ask for the same:\n  " + "\n  ".join(found),
             where=where,
             remedy="measure one of them again as the other was: "
-            f"A by `virtoll {command(after.run.study)}`, or B by `virtoll {command(before.run.study)}`",
+            f"A by `virtoll {command(after.run)}`, or B by `virtoll {command(before.run)}`",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def as_json(findings: Findings, page: Path) -> dict[str, Any]:
     """What was found and where it lies, for programs; docs/JSON.md has the keys."""
     both = [findings] if findings.explanation is None else [findings, findings.explanation]
     told = Counter(record.status for each in both for record in each.run.records)
-    written = {part: sorted(map(str, (page.parent / part).iterdir())) for part in ("tables", "figures")}
+    written = {part: sorted(map(str, _of_ours(page.parent / part))) for part in ("tables", "figures")}
     return {
         "run": str(findings.run.directory),
         "page": str(page),
@@ -86,13 +86,32 @@ def _write(findings: Findings, directory: Path, renderers: Executor) -> Path:
     parts = parts_of(findings)
     drawn = _draw(findings, parts, directory / "figures", renderers)  # the tables are made meanwhile
     parts = [part for part in parts if part.shows_something]
-    for table in (table for part in parts for table in part.tables):
-        table.write(directory / "tables")
+    written = [path for part in parts for table in part.tables for path in table.write(directory / "tables")]
     trials = trials_csv(findings)
-    write_inside(directory / "tables", "trials.csv", trials.encode())
+    written.append(write_inside(directory / "tables", "trials.csv", trials.encode()))
     if findings.explanation is not None:
-        write_inside(directory / "tables", "explanation-trials.csv", trials_csv(findings.explanation).encode())
-    return write_inside(directory, "index.html", render_page(findings, parts, drawn(), trials).encode())
+        explaining = trials_csv(findings.explanation).encode()
+        written.append(write_inside(directory / "tables", "explanation-trials.csv", explaining))
+    page = write_inside(directory, "index.html", render_page(findings, parts, drawn(), trials).encode())
+    names = {figure.name for part in parts for figure in part.figures}
+    _remove_but({path.name for path in written}, directory / "tables")
+    _remove_but({f"{name}{suffix}" for name in names for suffix in _KINDS["figures"]}, directory / "figures")
+    return page
+
+
+_KINDS = {"tables": (".md", ".csv", ".tex"), "figures": (".svg", ".png", ".pdf")}
+
+
+def _of_ours(directory: Path) -> list[Path]:
+    """The files there that a report may have written, by their kinds."""
+    return [path for path in directory.iterdir() if path.suffix in _KINDS[directory.name] and not path.is_dir()]
+
+
+def _remove_but(names: Collection[str], directory: Path) -> None:
+    """What a report of before has left: of another number of trials, or by another virtoll."""
+    for path in _of_ours(directory):
+        if path.name not in names:
+            path.unlink()
 
 
 def _draw(

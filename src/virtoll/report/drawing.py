@@ -18,6 +18,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.palette import INK, MUTED, RULE, styles
+from virtoll.report.pooled import Pooled
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 # Pixels a character of 12 takes: in the font that figures are laid out with, and in the widest that a reader without it
@@ -286,12 +287,12 @@ def shares(
     return draw
 
 
-def pooled_rows(findings: Findings, arms: list[Arm], metrics: tuple[tuple[str, str], ...]) -> list[Row]:
+def pooled_rows(pooled: Pooled, arms: list[Arm], metrics: tuple[tuple[str, str], ...]) -> list[Row]:
     """Rows for `dots` of metrics that hardly depend on the condition; of each, whence it is seen."""
     rows: list[Row] = []
     for arm in arms:
         for metric, seen in metrics:
-            estimate = findings.pooled(metric, arm)
+            estimate = pooled.mean(metric, arm)
             if estimate is not None and estimate.value > 0:
                 rows.append({"arm": arm.label, "panel": "", "seen": seen, **bounds(estimate)})
     return rows

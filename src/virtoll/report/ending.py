@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
+from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Sequential, TwoStage
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
@@ -23,10 +23,9 @@ def told(findings: Findings) -> list[str]:
             "whatever moment one stops, and are some 1.7 times as wide as those of a run of planned length."
         ]
     if _is_cut_short(findings):
-        how = "" if findings.run.is_kept else f" {_goes_on(findings)}"
         return [
             "The run has not come to its planned end: if what it showed had a say in where it stopped, its intervals "
-            f"are too narrow.{how}"
+            f"are too narrow.{_goes_on(findings)}"
         ]
     return []
 
@@ -37,12 +36,12 @@ def _looked(findings: Findings, rule: Decide) -> str:
     if not looks:
         return (
             f"Not looked at yet: the run ends when every arm is different from native or within ± {margin} %, it first "
-            f"looks after {rule.looks[0]} blocks, and there are {findings.blocks}. {_goes_on(findings)}"
+            f"looks after {rule.looks[0]} blocks, and there are {findings.blocks}.{_goes_on(findings)}"
         )
     last = looks[-1]
     times = "once" if len(looks) == 1 else f"{len(looks)} times"
     how = f"ended by its rule after {last.block} of at most {most} blocks" if last.ends else "not ended yet"
-    goes_on = "" if last.ends else f" {_goes_on(findings)}"
+    goes_on = "" if last.ends else _goes_on(findings)
     return (
         f"Looked at {times}, {how}: {last.why}. The intervals allow for all of these looks: {_errs(findings)}.{goes_on}"
     )
@@ -64,9 +63,9 @@ def _piloted(findings: Findings, rule: Precision) -> str:
     if not looks:
         return (
             f"Still in its pilot: how many blocks ± {percent(rule.half_width * 100)} % needs is told after "
-            f"{rule.pilot}, and there are {findings.blocks}. {_goes_on(findings)}"
+            f"{rule.pilot}, and there are {findings.blocks}.{_goes_on(findings)}"
         )
-    goes_on = "" if looks[-1].ends else f" {_goes_on(findings)}"
+    goes_on = "" if looks[-1].ends else _goes_on(findings)
     return (
         f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}. What the arms cost "
         f"had no say in it, so the intervals are as good as with a fixed number.{goes_on}"
@@ -74,7 +73,9 @@ def _piloted(findings: Findings, rule: Precision) -> str:
 
 
 def _goes_on(findings: Findings) -> str:
-    return f"“virtoll run {findings.run.directory}” goes on."
+    """A sentence after another; "" of a copy, which is not gone on with."""
+    run = findings.run
+    return "" if run.is_kept else f" “virtoll run {run.directory}{run.far}” goes on."
 
 
 def promise(findings: Findings) -> str:
@@ -91,7 +92,8 @@ def promise(findings: Findings) -> str:
 
 def _is_cut_short(findings: Findings) -> bool:
     """Whether blocks of a fixed number are still to come."""
-    return findings.rule is FIXED and findings.run.pending > 0
+    is_fixed = findings.rule is FIXED or isinstance(findings.rule, OverHosts)
+    return is_fixed and findings.run.pending > 0
 
 
 def _of_looks(rule: Decide, taken: int) -> str:

@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from virtoll.analysis.calibration import calibration
 from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.components import Components, components_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
-from virtoll.analysis.estimates import Estimate, Summary
+from virtoll.analysis.estimates import Summary
 from virtoll.analysis.hosts import Apart, apart, by_host
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_configuration, by_server, parted, read_run
@@ -296,28 +295,23 @@ class Findings:
         tolls = [toll for metric in metrics for toll in self.tolls(metric.name).overall]
         return [toll for toll in tolls if toll.arm.role == "treatment"]
 
-    def pooled(self, metric: str, arm: Arm) -> Estimate | None:
-        """Mean over deployments of a metric that hardly depends on the condition (memory, deployment)."""
-        values = self.matrix.values(metric)[:, self.matrix.arms.index(arm), :]
-        seen = np.isfinite(values).any(axis=1)
-        if not seen.any():
-            return None
-        means = np.full(len(values), np.nan)
-        means[seen] = np.nanmean(values[seen], axis=1)
-        unit = self.matrix.metrics[metric].unit
-        return self.matrix.mean(means, unit).with_method("mean over blocks of the mean over conditions, t interval")
-
     def reason(self, metric: str) -> str:
         """Why a metric has no value in any valid trial; "" where it has one, or there is no such trial."""
         return next((why for why, metrics in self.untold.items() if any(m.name == metric for m in metrics)), "")
 
     def shown_conditions(self, most: int = 8) -> list[Condition]:
-        """Conditions for figures that have room for few: the extreme object sizes under each other setting."""
+        """Conditions for figures that have room for few: the extreme object sizes, under as many other settings as
+        there is room for; `words.drawn_of` says where that is not all.
+        """
         path = "load.object_bytes"
         sizes = self.matrix.levels(path)
         wanted = {sizes[0], 1_000_000 if 1_000_000 in sizes else sizes[-1]} if sizes else set()
-        picked = [c for c in self.matrix.conditions if c.get(path) in wanted] or list(self.matrix.conditions)
-        return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
+        under: dict[tuple[tuple[str, Any], ...], list[Condition]] = {}
+        for condition in self.matrix.conditions:
+            if condition.get(path) in wanted:
+                under.setdefault(tuple(level for level in condition.levels if level[0] != path), []).append(condition)
+        picked = [condition for each in under.values() for condition in each][:most]
+        return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))
 
 
 def find(directory: Path, *, blocks: int | None = None, wanted: Callable[[Run], Wanted] = lambda _run: ALL) -> Findings:

@@ -106,7 +106,7 @@ def _of_windows(findings: Findings, toll: Toll) -> tuple[str, str]:
 
 def _command(findings: Findings) -> list[str]:
     """What `virtoll` was told, but for a rule that ends it."""
-    words = shlex.split(command(findings.run.study))
+    words = shlex.split(command(findings.run))
     rules = {at for at, word in enumerate(words) if word in _RULES}
     return [word for at, word in enumerate(words) if at not in rules and at - 1 not in rules]
 

@@ -18,7 +18,7 @@ from virtoll.plain import listed
 from virtoll.record.comparable import INSTALLED
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
-from virtoll.report.asked import command
+from virtoll.report.asked import anew
 from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import setting
@@ -69,7 +69,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         excluded=findings.excluded,
         warnings=[*run.notes, *reservations(findings), *_few(run.environment.warnings), *left_out()],
         directory=run.directory.name,
-        command=command(study),
+        anew=anew(findings),
         seed=run.plan.seed,
         trials_href=_data_uri(trials, "text/csv") if len(trials) <= _MOST_WITHIN else "tables/trials.csv",
     )
@@ -127,10 +127,7 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
     """The few figures of the head: what was done, on what."""
     run = findings.run
     count = Counter(record.status for record in run.records)
-    machine = _flat(run.environment.comparable)
-    cpu = next((value for key, value in machine if key.endswith("cpu model")), "")
-    cpus = next((value for key, value in machine if key.rsplit(" › ", 1)[-1] == "cpus"), "")
-    kernel = next((value for key, value in machine if key.endswith("kernel")), "")
+    cpu, cpus, kernel = (_of_machine(run.environment.comparable, name) for name in ("cpu_model", "cpus", "kernel"))
     spoilt = ", ".join(f"{count[status]} {status}" for status in ("invalid", "failed") if count[status])
     trials = f"{count['valid']:,} valid of {len(run.plan.trials):,}" + (f" ({spoilt})" if spoilt else "")
     return [
@@ -234,6 +231,20 @@ def _compared(comparable: Mapping[str, Any]) -> list[tuple[str, str]]:
             whose.setdefault(key, {}).setdefault(value, []).append(host)
     shared = _flat({key: value for key, value in comparable.items() if key != "hosts"})
     return [*shared, *((key, _by_value(found)) for key, found in whose.items())]
+
+
+def _of_machine(comparable: Mapping[str, Any], key: str) -> str:
+    """A value of the machine's; of several machines, where they are not alike, a range or how many different ones."""
+    hosts = comparable.get("hosts")
+    found: list[Any] = []
+    for each in (comparable, *(hosts.values() if isinstance(hosts, Mapping) else ())):
+        machine = each.get("machine") if isinstance(each, Mapping) else None
+        known = {**each, **machine} if isinstance(machine, Mapping) else each
+        if isinstance(known, Mapping) and key in known and known[key] not in found:
+            found.append(known[key])
+    if len(found) < 2:
+        return "".join(setting(key, value) for value in found)
+    return f"{min(found)} to {max(found)}" if all(isinstance(n, int) for n in found) else f"{len(found)} kinds"
 
 
 def _by_value(whose: Mapping[str, Sequence[str]]) -> str:

@@ -24,8 +24,9 @@ class RunningRow:
     """One arm so far. ``value`` is a geometric mean over its valid trials, ``against_native`` paired: of the rate, per
     second, or of the knee, where it is searched for.
 
-    A programme has neither: its quantities are too many. Nor has an arm of which a search ended at a bound, or of whose
-    windows some served nothing: the others alone are the better ones, or the worse.
+    A programme has neither: its quantities are too many. Nor has what was asked in open loop, whose schedule sets the
+    rate; nor an arm of which a search ended at a bound, or of whose windows some served nothing: the others alone are
+    the better ones, or the worse.
     """
 
     arm: Arm
@@ -72,7 +73,7 @@ class RunningTable:
             return
         self._valid[label] += 1
         measured = record.measured
-        if measured is None or not measured.is_load:
+        if measured is None or not measured.is_load or (measured.loop == "open" and measured.knee is None):
             return
         if measured.pace is not None:
             mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(measured.pace)

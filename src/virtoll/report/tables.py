@@ -107,10 +107,10 @@ class Table:
         lines += [rf"\par\small {_latex(note)}" for note in self.notes]
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
-    def write(self, directory: Path) -> None:
-        """Write the three forms into ``directory``."""
-        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("tex", self.latex())):
-            write_inside(directory, f"{self.name}.{suffix}", text.encode())
+    def write(self, directory: Path) -> list[Path]:
+        """Write the three forms into ``directory``; their paths."""
+        forms = {"md": self.markdown(), "csv": self.csv(), "tex": self.latex()}
+        return [write_inside(directory, f"{self.name}.{suffix}", text.encode()) for suffix, text in forms.items()]
 
 
 # A change as it is printed, "-0.3 % [-0.5, -0.1]" or "+12 ± 3 % (...)": no formula, though it begins like one.

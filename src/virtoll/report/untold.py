@@ -78,7 +78,7 @@ def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
     """
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
         more = 2 * part.findings.run.plan.blocks // len(hosts)
-        return f"virtoll {_begun(part.findings, advice)} --blocks {more} --cluster tls://HOST:8786 --tls DIRECTORY"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {more}{part.findings.run.far}"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     total = needed + max(0, whole - n)

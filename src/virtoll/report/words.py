@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
@@ -41,6 +42,16 @@ def fewer(toll: Toll, planned: int) -> str:
 def with_fewer(name: str, toll: Toll, planned: int) -> str:
     """A name, and in brackets what `fewer` says."""
     return f"{name} ({few})" if (few := fewer(toll, planned)) else name
+
+
+def drawn_of(findings: Findings, drawn: Collection[Condition]) -> str:
+    """`` Drawn: 8 of 20 conditions.``, of a figure that has no room for all; else nothing."""
+    matrix = findings.matrix
+    if len(drawn) == len(matrix.conditions):
+        return ""
+    many_sizes = len(matrix.levels("load.object_bytes")) > 2
+    which = ", all of the smallest or the 1 MB (or largest) objects" if many_sizes else ""
+    return f" Drawn: {len(drawn)} of {len(matrix.conditions)} conditions{which}."
 
 
 def join(words: Sequence[str]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from virtoll.analysis.conditions import Condition
 from virtoll.report.drawing import Figure, Row, bounds, dots
 from virtoll.report.findings import Findings
+from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
-from virtoll.report.words import unseen
+from virtoll.report.words import drawn_of, unseen
 
 
 class Cpu(Section):
@@ -48,15 +50,16 @@ _COUNTED = (
 def _cpu(findings: Findings) -> Figure | None:
     matrix = findings.matrix
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    conditions = findings.shown_conditions(4)
+    drawn: set[Condition] = set()
     rows: list[Row] = []
-    for condition in conditions:
+    for condition in findings.shown_conditions(4):
         for arm in arms:
             for metric, seen in (("cpu_s_per_1000", "outside"), ("cpu_s_per_1000_inside", "inside")):
                 estimate = matrix.absolute(metric, arm, condition)
                 if estimate is not None and estimate.value > 0:
                     panel = matrix.label(condition) or f"all {findings.work}"
                     rows.append({"arm": arm.label, "panel": panel, "seen": seen, **bounds(estimate)})
+                    drawn.add(condition)
     if not any(row["seen"] == "outside" for row in rows):
         return None
     what = f"CPU-seconds per 1,000 {findings.work}"
@@ -66,11 +69,12 @@ def _cpu(findings: Findings) -> Figure | None:
         f"docker-proxy){beside}. "
         "Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside would miss the "
         "difference; an instance that is shown the whole machine's counters counts its neighbours too. "
-        "Logarithmic scale."
+        f"Logarithmic scale.{drawn_of(findings, drawn)}"
     )
-    shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]
+    pooled = Pooled.of(findings, "helpers_percent")
+    shares = [(arm, pooled.mean("helpers_percent", arm)) for arm in arms]
     known = [f"{arm.label} {estimate.value:.0f} %" for arm, estimate in shares if estimate is not None]
-    caption += f" Share of helpers where it can be told: {', '.join(known)}." if known else ""
+    caption += f" Share of helpers where it can be told{pooled.over}: {', '.join(known)}." if known else ""
     return Figure(
         "cpu", f"What does a {findings.unit} cost in CPU?", caption, dots(findings, arms, rows, what, log=True)
     )

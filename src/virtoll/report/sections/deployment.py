@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from virtoll.report.drawing import Figure, dots, pooled_rows
 from virtoll.report.findings import Findings
+from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
 
 
@@ -20,14 +21,23 @@ class Deployment(Section):
         """Under a load alone."""
         return findings.is_load
 
+    def text(self, findings: Findings) -> list[str]:
+        """What cannot be drawn."""
+        return Pooled.of(findings, _TOLD).text
+
     def figures(self, findings: Findings) -> list[Figure]:
         """The one."""
         return [figure for figure in [_deployment(findings)] if figure is not None]
 
 
+_TOLD = "deploy_s"
+
+
 def _deployment(findings: Findings) -> Figure | None:
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    rows = pooled_rows(findings, arms, (("deploy_s", "outside"),))
-    caption = "From the order to deploy to an instance whose agent answers. Means over blocks with 95 % intervals."
+    pooled = Pooled.of(findings, _TOLD)
+    rows = pooled_rows(pooled, arms, ((_TOLD, "outside"),))
+    caption = "From the order to deploy to an instance whose agent answers. "
+    caption += f"Means over blocks with 95 % intervals{pooled.over}."
     draw = dots(findings, arms, rows, "seconds", log=True)
     return Figure("deployment", "How long until it is there?", caption, draw) if rows else None

@@ -20,7 +20,7 @@ from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.sections.tolls import same, unsure
 from virtoll.report.tables import Cell, Table
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, with_fewer, worse
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, drawn_of, join, not_measured, with_fewer, worse
 
 
 class KneeSection(Section):
@@ -215,7 +215,8 @@ def _missed(searches: list[tuple[Measured, Knee]]) -> list[str]:
 
 def _windows(findings: Findings, objective: Objective, number: int) -> Figure | None:
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    cells = [(arm, condition) for condition in findings.shown_conditions(4) for arm in arms]
+    shown = findings.shown_conditions(4)
+    cells = [(arm, condition) for condition in shown for arm in arms]
     rows = [row for arm, condition in cells for row in _rows(findings, arm, condition, objective.metric)]
     least = min((row["x"] for row in rows if row["what"] == "knee"), default=0.0) / _SHOWN
     rows = [row for row in rows if row["x"] >= least]
@@ -234,6 +235,8 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
         f"the failed. Upright lines: the knees, geometric means over blocks. "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )
+    panels = {row["panel"] for row in rows}
+    caption += drawn_of(findings, [c for c in shown if findings.matrix.label(c) in panels])
     question = f"How much does each platform carry before {objective.text} is missed?"
     return Figure(f"knee-windows-{number}", question, caption, draw)
 

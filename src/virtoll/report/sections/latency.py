@@ -9,7 +9,7 @@ from virtoll.report import method
 from virtoll.report.drawing import Figure, curve_rows, shares
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
-from virtoll.report.words import not_told
+from virtoll.report.words import drawn_of, not_told
 
 
 class Latency(Section):
@@ -45,13 +45,11 @@ def _distributions(findings: Findings) -> Figure | None:
     matrix = findings.matrix
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     conditions = findings.shown_conditions()
-    curves = [
-        (matrix.label(c) or f"all {findings.requests}", curve(matrix, arm, c)) for c in conditions for arm in arms
-    ]
-    known = [(label, one) for label, one in curves if one is not None]
+    curves = [(c, curve(matrix, arm, c)) for c in conditions for arm in arms]
+    known = [(c, one) for c, one in curves if one is not None]
     if not known:
         return None
-    rows = [row for label, one in known for row in curve_rows(one, label)]
+    rows = [row for c, one in known for row in curve_rows(one, matrix.label(c) or f"all {findings.requests}")]
     least = min(one.n for _, one in known)
     draw = shares(findings, arms, rows, "latency [ms]", f"{findings.requests} answered")
     loops = " and ".join(findings.loops)
@@ -64,7 +62,5 @@ def _distributions(findings: Findings) -> Figure | None:
         if "closed" in findings.loops
         else f": latency runs from the intended start of each {findings.request}."
     )
-    caption += method.of_requests(findings)
-    if len(conditions) < len(matrix.conditions):
-        caption += " The smallest and the 1 MB (or largest) objects are shown."
+    caption += method.of_requests(findings) + drawn_of(findings, {c for c, _ in known})
     return Figure("latency", f"How long do {findings.requests} wait?", caption, draw)

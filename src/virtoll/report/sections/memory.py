@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from virtoll.report.drawing import Figure, dots, pooled_rows
 from virtoll.report.findings import Findings
+from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
 from virtoll.report.words import unseen
 
@@ -23,21 +24,28 @@ class Memory(Section):
         return findings.is_load
 
     def text(self, findings: Findings) -> list[str]:
-        """Of whom nothing is known."""
-        return unseen(findings, "the memory that it takes")
+        """Of whom nothing is known, and what cannot be drawn."""
+        return [*unseen(findings, "the memory that it takes"), *_pooled(findings).text]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The one."""
         return [figure for figure in [_memory(findings)] if figure is not None]
 
 
+_SEEN = (("memory_peak_mib", "outside"), ("rss_peak_mib", "inside"))
+
+
+def _pooled(findings: Findings) -> Pooled:
+    return Pooled.of(findings, *(metric for metric, _ in _SEEN))
+
+
 def _memory(findings: Findings) -> Figure | None:
-    pairs = (("memory_peak_mib", "outside"), ("rss_peak_mib", "inside"))
+    pooled = _pooled(findings)
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    rows = pooled_rows(findings, arms, pairs)
+    rows = pooled_rows(pooled, arms, _SEEN)
     caption = (
         "Filled marks: peak of all memory booked to the instance on the host, page cache included; rings: peak of its "
-        "resident memory. Means over blocks with 95 % intervals."
+        f"resident memory. Means over blocks with 95 % intervals{pooled.over}."
     )
     draw = dots(findings, arms, rows, "MiB", log=False)
     return Figure("memory", "How much memory does it take?", caption, draw) if rows else None

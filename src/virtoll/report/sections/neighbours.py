@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from virtoll.analysis.isolation import Isolation
-from virtoll.analysis.load import AGGRESSOR
 from virtoll.record.model import NeighbourRecord
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import heads
@@ -41,15 +40,8 @@ def doings(told: Isolation) -> Table | None:
     for condition in told.conditions:
         cells = []
         for arm in told.arms:
-            records = [
-                trial.record.neighbour
-                for trial in told.matrix.trials
-                if trial.record.neighbour is not None
-                and trial.record.trial.arm.label == arm.label
-                and trial.record.trial.condition.get(AGGRESSOR) == condition.get(AGGRESSOR)
-                and trial.record.status == "valid"
-            ]
-            cells.append(_doing(records))
+            neighbours = (trial.record.neighbour for trial in told.matrix.across(arm, condition).values())
+            cells.append(_doing([neighbour for neighbour in neighbours if neighbour is not None]))
         rows.append((Cell(told.name(condition)), *cells))
     if all(cell.text == MISSING for row in rows for cell in row[1:]):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
@@ -12,7 +12,7 @@ from virtoll.report import method
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import join, mid
+from virtoll.report.words import join, mid, with_fewer
 
 
 class SideBySide(Section):
@@ -65,29 +65,40 @@ def _sentence(findings: Findings, server: str, arm: Arm) -> str:
     """``vlc on docker+routed, beside the others against alone: ...; against native ...``."""
     told = findings.side_by_side
     tolls = {metric: told.kept[server, arm.label, metric.name] for metric in told.shown[server]}
-    parts = _found(tolls) + _open(tolls) + _barred(findings, server, arm, tolls)
+    planned = told.conditions[server]
+    parts = _found(tolls, planned) + _open(tolls, planned) + _barred(findings, server, arm, tolls)
     if arm.role != "baseline":
         over = {m: toll for m in tolls if (toll := told.against.get((server, arm.label, m.name))) is not None}
-        against = _found(over)
+        against = _found(over, planned)
         parts += [f"against the same on native: {', '.join(against)}"] if against else []
     why = next((told.missing[key] for m in tolls if (key := (server, arm.label, m.name)) in told.missing), "")
     what = "; ".join(parts) if parts else f"not known ({why or 'no block holds both'})"
     return f"{server} on {arm.label}, beside the others against alone: {what}."
 
 
-def _found(tolls: dict[Metric, Toll]) -> list[str]:
-    """What is known of each metric; those that say the same together."""
+def _found(tolls: dict[Metric, Toll], planned: int) -> list[str]:
+    """What is known of each metric; those that say the same together. ``planned``: conditions each should speak for."""
     judged = {metric: toll for metric, toll in tolls.items() if toll.ratio is not None}
-    parts = [f"{_names([m])} {t.verdict.words}" for m, t in judged.items() if t.verdict.kind in ("costs", "gains")]
-    if same := [metric for metric, toll in judged.items() if toll.verdict.kind == "same"]:
-        parts.append(f"{judged[same[0]].verdict.words.replace(' shown', '')} in {_names(same)}")
+    parts = [
+        with_fewer(f"{_names([metric])} {toll.verdict.words}", toll, planned)
+        for metric, toll in judged.items()
+        if toll.verdict.kind in ("costs", "gains")
+    ]
+    if same := {metric: toll for metric, toll in judged.items() if toll.verdict.kind == "same"}:
+        words = next(iter(same.values())).verdict.words.replace(" shown", "")
+        parts.append(f"{words} in {_each(same, planned)}")
     return parts
 
 
-def _open(tolls: dict[Metric, Toll]) -> list[str]:
+def _open(tolls: dict[Metric, Toll], planned: int) -> list[str]:
     """What cannot be told yet; the tables say what that needs."""
-    unsure = [metric for metric, toll in tolls.items() if toll.ratio is not None and toll.verdict.kind == "unsure"]
-    return [f"cannot tell yet of {_names(unsure)}"] if unsure else []
+    unsure = {m: toll for m, toll in tolls.items() if toll.ratio is not None and toll.verdict.kind == "unsure"}
+    return [f"cannot tell yet of {_each(unsure, planned)}"] if unsure else []
+
+
+def _each(tolls: Mapping[Metric, Toll], planned: int) -> str:
+    """The metrics' names, and of each over how many conditions it is where that is not all."""
+    return join([with_fewer(_names([metric]), toll, planned) for metric, toll in tolls.items()])
 
 
 def _barred(findings: Findings, server: str, arm: Arm, tolls: dict[Metric, Toll]) -> list[str]:
@@ -128,7 +139,7 @@ def _kept(findings: Findings, server: str) -> Table:
 
 def _cell(findings: Findings, server: str, arm: Arm, metric: Metric) -> Cell:
     told, key = findings.side_by_side, (server, arm.label, metric.name)
-    cell = verdict(told.kept[key], told.kept[key].conditions)
+    cell = verdict(told.kept[key], told.conditions[server])
     return Cell(cell.text, cell.kind, cell.detail or told.missing.get(key, "")) if cell.kind == "missing" else cell
 
 
@@ -139,7 +150,7 @@ def _against(findings: Findings, server: str) -> Table:
     for arm in _arms(findings):
         if arm.role != "baseline":
             tolls = [told.against.get((server, arm.label, metric.name)) for metric in metrics]
-            rows.append((Cell(arm.label), *(verdict(toll, toll.conditions if toll else 0) for toll in tolls)))
+            rows.append((Cell(arm.label), *(verdict(toll, told.conditions[server]) for toll in tolls)))
     notes = (
         "Each arm's ratio beside/alone over native's of the same block: a cost says that more is taken than there.",
     )

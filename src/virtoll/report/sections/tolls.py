@@ -117,7 +117,8 @@ def _figure(findings: Findings) -> Figure | None:
     margin = findings.margin
     values = [row["value"] for row in rows]
     near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
-    zoom = len(near) > 1 and (min(values) < 0.5 or max(values) > 2)
+    is_far = min(values) < 0.5 or max(values) > 1.8  # a linear axis, as below, would not hold it
+    zoom = is_far and len(near) > 1
     what = lower(findings.headline.title)
 
     def panel(shown: list[Row], title: str, layout: Layout, width: int, log: bool) -> Any:
@@ -166,7 +167,7 @@ def _figure(findings: Findings) -> Figure | None:
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         width = layout.width - layout.labels - 120
-        whole = panel(rows, f"{what}, as a share of native's", layout, width, log=zoom)
+        whole = panel(rows, f"{what}, as a share of native's", layout, width, log=is_far)
         if not zoom:
             return styled(whole)
         close = panel(near, "the same, near native", layout, width, log=False)
@@ -180,6 +181,8 @@ def _figure(findings: Findings) -> Figure | None:
     )
     if zoom:
         caption += " Above on a logarithmic scale; below the arms near native, magnified."
+    elif is_far:
+        caption += " Logarithmic scale."
     return Figure("tolls", "What does each platform cost?", caption, draw)
 
 
