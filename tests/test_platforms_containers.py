@@ -23,6 +23,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
+from virtoll.images import contents, rootfs
 from virtoll.lab.base import Lab
 from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
@@ -264,6 +265,8 @@ def test_an_instance_that_does_not_come_up_says_why(place: Place) -> None:
     broken = replace(place.image, digest="0" * 64, directory=place.lab.directory / "broken")
     for name in ("proc", "sys", "dev/shm"):
         (broken.rootfs / name).mkdir(parents=True, exist_ok=True)
+    contents.note(broken.directory, "rootfs")
+    rootfs.write_manifest(broken.directory, {})
     before = leaks.snapshot()
     with pytest.raises(PlatformError) as raised, contract.deployed(place.lab, broken, place.platform):
         pass
