@@ -29,13 +29,14 @@ from virtoll.services.livekit import LiveKit
 pytestmark = pytest.mark.machine
 
 LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
+# None is emulated: LiveKit gives up by its own clock whoever is not connected yet, and a busy machine is late for that.
 PLACES = {
     "native": (Native(), "host"),
     "docker": (Docker(), "routed"),
     "docker-published": (Docker(), "published"),
     "lxc": (Lxc(), "routed"),
     "uml": (Uml(), "routed"),
-}  # and none that is emulated: LiveKit gives whoever is not connected up by its own clock, which a busy machine is late for
+}
 SERVICE = LiveKit()
 SECOND = 10**9
 # Three who send next to nothing, and two who watch besides.
