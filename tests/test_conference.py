@@ -180,6 +180,38 @@ def test_a_generator_that_was_late_voids_what_missed_the_objective_and_nothing_e
     measured = ramped(subject_of(strict, InNoTime(strict, change=change)), notes_in(tmp_path))
     assert list(measured.facts[VOID]) == ["10", "20", "40", "60"], "nobody knows whether it did harm"
     assert "missed" not in measured.facts
+    assert ramped(subject_of(strict, InNoTime(strict)), notes_in(tmp_path)).facts[VOID] == {}, "it was in time"
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "change", "void"),
+    [
+        (2_400_000_000, {}, "it sent 3 of 20 joins more than 10 ms late"),
+        (15_000_000, {}, ""),  # they took longer than 2 s without it
+        (2_400_000_000, {"lost": 10**6}, ""),  # which three late joins do not explain
+        (2_400_000_000, {"time": [[40_000_000, 40_001_000, 16]], "failures": {"room full": 4}}, ""),
+    ],
+    ids=["they explain it", "they do not", "something else was missed", "joins failed"],
+)
+@pytest.mark.usefixtures("lost")
+def test_few_late_joins_void_a_level_that_missed_by_no_more_than_them(
+    tmp_path: Path, late_ns: int, change: dict[str, Any], void: str
+) -> None:
+    """Of 20 joins p99 is the slowest, and as few as these may be late for the sake of the median."""
+
+    def slow(level: int, report: dict[str, Any]) -> None:
+        if level == 40:
+            times = [[40_000_000, 40_001_000, 17], [2_500_000_000, 2_501_000_000, 3]]
+            failures = change.get("failures", {})
+            report["joins"] |= {"time": change.get("time", times), "lateness": [[1000, 2000, 17]], "failures": failures}
+            report["joins"]["lateness"] += [[late_ns, late_ns + 1000, 3]]
+            report["joins"]["joined"] -= sum(failures.values())
+            report["received"]["webcam"]["lost"] += change.get("lost", 0)
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, change=slow)), notes_in(tmp_path))
+    assert measured.facts[VOID] == ({"40": void} if void else {})
+    assert "latency_p99 < 2 s" in measured.facts["missed"]["40"]
 
 
 @pytest.mark.usefixtures("lost")
