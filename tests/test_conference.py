@@ -16,6 +16,8 @@ import confer_fake
 from quiet import Quiet
 from test_exit_codes import code_of
 from virtoll import fakes
+from virtoll.analysis.carrying import levels_of
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.server import by_each_further, carried
@@ -389,6 +391,7 @@ class Conferring(FakeExperiment):
 
     of: Study = field(default_factory=study)
     knees: dict[str, int] = field(default_factory=dict)
+    with_hogs: int = confer_fake.KNEE  # the knee of each, where there is a hog beside it
     at_most: float = math.inf
     ends: dict[str, set[int]] = field(default_factory=dict)  # in which blocks a platform's server does not live
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
@@ -397,6 +400,7 @@ class Conferring(FakeExperiment):
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         load = ParticipantsLoad(settings_of(ParticipantsLoad.Settings, "load", self.of.values(trial.condition)))
         knee = self.knees.get(trial.arm.platform, confer_fake.KNEE)
+        knee = self.with_hogs if trial.condition.get("background.hogs") else knee
         subject = subject_of(load, InNoTime(load, knee, self.change, self.seen_too))
         yield
         with notes.phase("window"):
@@ -413,8 +417,8 @@ class Conferring(FakeExperiment):
             notes.check("janus lived to the end", False, "it ended by signal 9")
 
 
-def run_of(directory: Path, **fake: Any) -> RunDirectory:
-    of = study()
+def run_of(directory: Path, text: str = TEXT, **fake: Any) -> RunDirectory:
+    of = study(text)
     kept = ("native", "docker", "lxc", "kvm")
     arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
     plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
@@ -563,8 +567,9 @@ def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lo
     reason = "invalid: the generator was in the way: its own kernel threw away 3 datagrams"
     assert matrix.why_missing("server_cpus", native, matrix.conditions[-1]) == reason
     assert matrix.absolute("server_cpus", native, matrix.conditions[0]) is not None
-    assert {(each.level, each.missed) for each in carried(matrix, native)} == {(40, ())}, "or more: nobody knows"
-    kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"))}
+    levels = levels_of(matrix, LEVEL, Condition(()))
+    assert {(each.level, each.missed) for each in carried(matrix, native, levels)} == {(40, ())}, "or more: who knows"
+    kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"), levels)}
     assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}
 
 
@@ -620,6 +625,23 @@ def test_deployments_whose_server_did_not_live_are_told_where_the_others_are_cou
     assert told["kvm+routed"].startswith("kvm+routed,—,—,0 of 3 (invalid: janus lived to the end")
     assert told["native+host"].endswith(",3")
     assert "may have carried less" in words
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_how_many_are_carried_is_told_of_each_condition_by_itself(tmp_path: Path, lost_nothing: None) -> None:
+    """Without hogs they carry 40 (kvm 20); with one 10, and one of lxc's deployments is not valid."""
+    text = TEXT.replace("[limits]", '[factors]\n"background.hogs" = [0, 1]\n[limits]')
+    directory = run_of(tmp_path / "run", text, with_hogs=15, ends={"lxc": {2}}).path
+    build_report(directory)
+    lines = (directory / "report" / "tables" / "conference-carried.csv").read_text("utf-8").splitlines()
+    missed = '"loss < 1 %, frozen < 1 %"'
+    assert lines[0] == "Arm,Condition,Carried,Missed at the next level,Deployments"
+    assert f"kvm+routed,no CPU hogs,20,{missed},3" in lines
+    assert f"kvm+routed,1 CPU hog,10,{missed},3" in lines
+    assert f"docker+routed,no CPU hogs,40,{missed},3" in lines
+    assert f"docker+routed,1 CPU hog,10,{missed},3" in lines
+    assert any(line.startswith(f"lxc+routed,1 CPU hog,10,{missed},2 of 3 (invalid: janus lived") for line in lines)
+    assert len(lines) == 1 + 2 * 6
 
 
 @pytest.mark.usefixtures("undrawn")
