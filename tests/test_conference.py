@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from virtoll.analysis.carrying import levels_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.server import by_each_further, carried
+from virtoll.analysis.server import by_each_further, carried, void_levels
 from virtoll.catalogue import catalogue, features
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -571,6 +572,30 @@ def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lo
     assert {(each.level, each.missed) for each in carried(matrix, native, levels)} == {(40, ())}, "or more: who knows"
     kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"), levels)}
     assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_void_levels_are_told_with_the_reason_of_each(tmp_path: Path) -> None:
+    """Of several deployments the first's, and how many others there are."""
+    dropped = itertools.count(1)
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level in (10, 20):
+            report["received"]["webcam"]["dropped"] = 3
+        if level == 40:
+            report["window"]["cpu_user_ns"] = report["window"]["end_ns"] - report["window"]["start_ns"]
+        if level == 60:
+            report["received"]["webcam"]["dropped"] = next(dropped)
+
+    directory = run_of(tmp_path / "run", change=change).path
+    findings = find(directory)
+    whys = void_levels(findings.matrix, arm(findings, "docker"))
+    assert [len(each) for each in whys.values()] == [1, 1, 1, 3]
+    words, threw = words_of(build_report(directory)), "its own kernel threw away"
+    assert (
+        f"docker+routed: at 10, 20 participants {threw} 3 datagrams; at 40 participants it used 104% of its 1 CPU; "
+        f"at 60 participants {whys[60][0]} (2 other reasons in other deployments)" in words
+    )
 
 
 def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: None) -> None:

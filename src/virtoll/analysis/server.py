@@ -178,14 +178,15 @@ def deployments(matrix: Matrix, arm: Arm, levels: Levels | None = None) -> tuple
     return len({record.trial.block for record in mine}), f"{lost[0].status}: {lost[0].reason}" if lost else ""
 
 
-def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:
-    """The levels at which a deployment of an arm told of the generator instead, and why."""
-    found: dict[int, str] = {}
+def void_levels(matrix: Matrix, arm: Arm) -> dict[int, tuple[str, ...]]:
+    """The levels at which a deployment of an arm told of the generator instead, and why: each reason once."""
+    found: dict[int, dict[str, None]] = {}
     for trial in matrix.trials:
         measured = trial.record.measured
         if trial.record.trial.arm.label == arm.label and measured is not None:
-            found |= {int(level): why for level, why in measured.facts.get(VOID, {}).items()}
-    return dict(sorted(found.items()))
+            for level, why in measured.facts.get(VOID, {}).items():
+                found.setdefault(int(level), {})[why] = None
+    return {level: tuple(whys) for level, whys in sorted(found.items())}
 
 
 @dataclass(frozen=True)

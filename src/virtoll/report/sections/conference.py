@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from virtoll.analysis.carrying import levels_of, rests_of
@@ -121,14 +122,25 @@ class Conference(Section):
 
 
 def _void_words(findings: Findings) -> list[str]:
-    told = []
-    for arm in findings.arms:
-        if void := void_levels(findings.matrix, arm):
-            levels = ", ".join(f"{level:,}" for level in void)
-            told.append(f"{arm.label}: at {levels} participants {next(iter(void.values()))}")
+    told = [
+        f"{arm.label}: {words}" for arm in findings.arms if (words := _by_reason(void_levels(findings.matrix, arm)))
+    ]
     if not told:
         return []
     return [f"Some levels tell of our own side, and are left out of those deployments: {'; '.join(told)}."]
+
+
+def _by_reason(void: Mapping[int, tuple[str, ...]]) -> str:
+    """Levels with their reasons, those of one reason together; of several deployments' the first."""
+    levels: dict[tuple[str, ...], list[int]] = {}
+    for level, whys in void.items():
+        levels.setdefault(whys, []).append(level)
+    told = []
+    for (why, *rest), at in levels.items():
+        reasons = "reason" if len(rest) == 1 else "reasons"
+        more = f" ({len(rest)} other {reasons} in other deployments)" if rest else ""
+        told.append(f"at {', '.join(f'{level:,}' for level in at)} participants {why}{more}")
+    return "; ".join(told)
 
 
 def _browser_words(findings: Findings) -> list[str]:
