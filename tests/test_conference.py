@@ -283,7 +283,7 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             ('"docker"\noptional = true', '"docker"\nnetwork = "published"'),
             "brings ports to the instance one by one: 803 are more",
         ),
-        (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
+        (("levels = [10", "levels = [400"), "a ramp goes up from 2 on"),
         (
             ("participants = 400", "participants = 339"),
             "340 participants and 1 browser are to come, and janus lets 339 in",
