@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,22 +65,32 @@ class Double:
     fails_later: Kind | None = None  # what becomes of it, or of its pages, when all are in
     cpu: int = 0
     refuses: str = ""  # in what words, whatever it is to open
+    is_refused_later: bool = False  # not when it is asked, but when it has tried
+    answers_wait: bool = False  # else who is sent somewhere is there when the next is
 
-    def open(self, url: str, timeout_s: float) -> Page:
-        if self.refuses:
+    def send(self, url: str, timeout_s: float) -> Page:
+        if self.refuses and not self.is_refused_later:
             raise BrowserError("silent", self.refuses, where="a browser's page")
         if self.dies_at == len(self.pages) + 1:
             raise BrowserError("ended", f"Page.navigate: {url}", where="chromium")
+        page = DoublePage("", self)
+        way = threading.Thread(target=self._go, args=(url, page), daemon=True)
+        way.start()
+        if not self.answers_wait:
+            way.join()
+        return page  # type: ignore[return-value]
+
+    def _go(self, url: str, page: DoublePage) -> None:
         location = self._get(urlsplit(url)).getheader("Location", "")
         self.pages.append(location)
         told = parse_qs(urlsplit(location).query)
+        page.has_come = True
+        page.key = json.loads(told["errors"][0])[0]["key"] if "errors" in told else ""
         if "sessionToken" in told:
-            page = self._get(urlsplit(location)).read().decode()
-            if "const camera = true" in page:
+            text = self._get(urlsplit(location)).read().decode()
+            if "const camera = true" in text:
                 self._get(urlsplit(f"/webcam?sessionToken={told['sessionToken'][0]}"))
             self._get(urlsplit(f"/connection?sessionToken={told['sessionToken'][0]}"))
-        key = json.loads(told["errors"][0])[0]["key"] if "errors" in told else ""
-        return DoublePage(key, self)  # type: ignore[return-value]
 
     def _get(self, parts: Any) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -101,6 +112,14 @@ class Double:
 class DoublePage:
     key: str
     browser: Double
+    has_come: bool = False
+
+    def has_arrived(self) -> bool:
+        if self.browser.refuses:
+            raise BrowserError("refused", self.browser.refuses, where="a browser's page")
+        return self.has_come
+
+    def close(self, timeout_s: float) -> None: ...
 
     def evaluate(self, expression: str, timeout_s: float) -> str:
         if self.browser.fails_later:

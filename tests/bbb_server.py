@@ -85,6 +85,7 @@ class BbbServer(ThreadingHTTPServer):
         self.manner_of: tuple[str, ...] = ()
         self.unlisted: set[str] = set()
         self.most = 1000  # participants in a meeting
+        self.together: threading.Barrier | None = None  # no join is answered before so many were asked for
         self.meetings: dict[str, Meeting] = {}
         self.calls: list[tuple[str, dict[str, str]]] = []  # those whose checksum was right
         self.targets: list[str] = []  # all that was asked for
@@ -282,6 +283,9 @@ class _Handler(BaseHTTPRequestHandler):
         # "hang-up": not a word
 
     def _answer(self, call: str, query: str) -> None:
+        if call == "join" and self.server.together is not None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.server.together.wait()
         calls = {
             "create": self.server.create,
             "join": self.server.join,

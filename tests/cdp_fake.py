@@ -6,6 +6,8 @@ Manners: *ok*; *mute*, answers nothing; *gone*, ends at once; *ends*, ends at th
 evaluation; *crash*, the page crashes at the first evaluation; *throw*, what is evaluated throws; *garbage*, says what
 is no message; *endless*, a message without an end; *chatter*, events without an end, and no answer. ``SIGHTS``: a JSON
 list, of which each telling (`virtoll.told()`) takes the next.
+
+An address with *slow* in it is answered when another page is evaluated the next time.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ def evaluated(expression: str, sights: list[Any]) -> dict[str, Any]:
 
 
 OPEN: list[str] = []  # pages that are there
+SLOW: list[dict[str, Any]] = []  # what is to be answered yet
 SIMPLE: dict[str, dict[str, Any]] = {
     "Browser.getVersion": {"product": "Fake/1.0"},
+    "Target.createBrowserContext": {"browserContextId": "C1"},
     "Target.createTarget": {"targetId": "T1"},
     "Target.attachToTarget": {"sessionId": "S1"},
 }
@@ -80,6 +84,16 @@ def serve(manner: str, asked: dict[str, Any], sights: list[Any]) -> None:
     if asked["method"] == "Nobody.knows":
         say({"id": asked["id"], "error": {"code": -32601, "message": "'Nobody.knows' wasn't found"}})
         return
+    if is_evaluation:
+        while SLOW:
+            reply(manner, SLOW.pop(), sights)
+    if asked["method"] == "Page.navigate" and "slow" in asked["params"]["url"]:
+        SLOW.append(asked)
+        return
+    reply(manner, asked, sights)
+
+
+def reply(manner: str, asked: dict[str, Any], sights: list[Any]) -> None:
     say({"id": asked["id"], "sessionId": asked.get("sessionId"), "result": answer(manner, asked, sights)})
 
 

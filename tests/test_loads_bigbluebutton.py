@@ -181,6 +181,16 @@ def test_users_join_are_counted_and_the_meeting_is_ended(server: BbbServer, doub
     assert [values["userdata-bbb_auto_share_webcam"] for values in joined] == ["true", "true", "false", "false"]
 
 
+def test_a_server_that_is_slow_to_answer_keeps_no_other_user_from_asking(
+    server: BbbServer, double: Double, tmp_path: Path
+) -> None:
+    """It answers no join before all were asked for: who waits for one answer after another never is there."""
+    double.answers_wait, server.together = True, threading.Barrier(4, timeout=20)
+    found = measured(server, tmp_path, participants=4, webcams=2)
+    assert not server.together.broken
+    assert found.window.events[JOIN].completed == 4
+
+
 def test_who_is_refused_is_told_by_the_servers_key(server: BbbServer, double: Double, tmp_path: Path) -> None:
     server.most = 2
     found = measured(server, tmp_path, participants=3, webcams=0, patience_ns=5 * 10**8)
@@ -208,7 +218,7 @@ def test_who_is_never_listed_has_failed(server: BbbServer, double: Double, tmp_p
 def test_a_page_that_cannot_be_opened_has_failed(
     server: BbbServer, double: Double, tmp_path: Path, words: str, kind: str
 ) -> None:
-    double.refuses = words
+    double.refuses, double.is_refused_later, server.unlisted = words, kind != "silent", {"virtoll-1", "virtoll-2"}
     joins = measured(server, tmp_path, participants=2, webcams=0).window.events[JOIN]
     assert (joins.offered, joins.failures) == (2, {f"browser: {kind}": 2})
 
@@ -358,11 +368,13 @@ def test_real_chromium_joins_with_its_made_up_camera(
     sandboxed = "unshare --mount setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user true"
     if subprocess.run(sandboxed.split(), check=False, capture_output=True).returncode:
         pytest.skip("nobody may make user namespaces here, and Chromium's sandbox does")
+    server.together = threading.Barrier(2, timeout=60)  # one that is not answered yet keeps the other from nothing
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
     more = 'participants = 2\nwebcams = 1\njoin = "100 ms"\nsettle = "1 ms"\ntime_limit = "1 s"'
     run_target(study_of(more), url, as_json=True)
     said = capfd.readouterr()
     window = json.loads(said.out)["measured"]["windows"][0]
+    assert not server.together.broken
     assert window["events"][JOIN]["completed"] == 2
     assert window["counts"]["webcams_counted_at_end"] == 1
     assert window["cpu_ns"] > 0

@@ -56,6 +56,46 @@ def test_what_the_browser_refuses_is_told_in_its_words(tmp_path: Path) -> None:
         assert browser.open(timeout_s=LONG_S).evaluate("1", LONG_S) == 1, "it can be asked again"
 
 
+def test_a_page_that_is_sent_somewhere_is_not_waited_for(tmp_path: Path) -> None:
+    """Two wait for their servers, of which one then cannot be reached; what comes meanwhile is asked of neither."""
+    with faked(tmp_path, "ok") as browser:
+        slow, refused = browser.send("http://slow/", LONG_S), browser.send("http://slow-and-refuse/", LONG_S)
+        assert not slow.has_arrived()
+        assert not refused.has_arrived()
+        assert browser.open(timeout_s=LONG_S).evaluate("12", LONG_S) == 2, "others are asked meanwhile"
+        assert slow.has_arrived()
+        with pytest.raises(BrowserError, match=r"slow-and-refuse/ cannot be opened: net::ERR_FAILED") as caught:
+            refused.has_arrived()
+        assert kind_of(caught) == "refused"
+        assert slow.has_arrived()
+        assert browser.open(timeout_s=LONG_S).has_arrived()
+
+
+def test_what_a_browser_says_while_nobody_waits_is_heard_as_far_as_it_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a message is none yet; one without an end, or an end of the browser's, is an error."""
+    monkeypatch.setattr(cdp, "_MOST_MESSAGE_BYTES", 2**20)
+    (ours, theirs), (read, write) = os.pipe(), os.pipe()
+    devtools = Devtools(ours, write, "here")
+    try:
+        number = devtools.begin("Page.navigate", {}, LONG_S, target="T1")
+        os.write(theirs, b'{"id": 77, "result": {}}\0{"id": 1, "res')
+        assert devtools.answer(number, "Page.navigate", target="T1") is None
+        os.write(theirs, b'ult": {"a": 1}}\0')
+        assert devtools.answer(number, "Page.navigate", target="T1") == {"a": 1}
+        number = devtools.begin("Page.navigate", {}, LONG_S, target="T1")
+        os.write(theirs, b'{"method": "Target.targetCrashed", "params": {"targetId": "T1"}}\0')
+        with pytest.raises(BrowserError, match="crashed"):
+            devtools.answer(number, "Page.navigate", target="T1")
+        os.close(theirs)
+        with pytest.raises(BrowserError, match="has ended"):
+            devtools.answer(number, "Page.navigate")
+    finally:
+        devtools.close()
+        os.close(read)
+
+
 @pytest.mark.parametrize(
     ("manner", "kind"),
     [

@@ -261,9 +261,12 @@ def test_a_ramp_tells_what_any_level_could(client: Client) -> None:
         ({"webcam_size": "640"}, "'640' is no size of a picture"),
         ({"webcam_size": "641x360"}, "cannot be made"),
         ({"webcams": 0, "desktops": 0}, "nobody sends anything"),
-        ({"levels": (10, 5)}, "a ramp goes up from 1 on, and 10, 5 does not"),
-        ({"levels": (0, 5)}, "a ramp goes up from 1 on"),
-        ({"levels": (5, 5)}, "a ramp goes up from 1 on"),
+        ({"levels": (10, 5)}, "a ramp goes up from 2 on, and 10, 5 does not"),
+        ({"levels": (0, 5)}, "a ramp goes up from 2 on"),
+        ({"levels": (1, 2, 4)}, "a ramp goes up from 2 on"),  # the first watches nobody
+        ({"levels": (5, 5)}, "a ramp goes up from 2 on"),
+        ({"webcam_frames_per_s": 12.5}, "12.5 is no whole number of frames a second"),
+        ({"desktop_frames_per_s": 1.5}, "1.5 is no whole number of frames a second"),
         ({"levels": (340,), "join_ns": 30 * SECOND}, "the ramp would last 10,203 s, and 800 s can be watched"),
     ],
 )
@@ -271,7 +274,7 @@ def test_what_cannot_work_is_said_beforehand(
     settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("virtoll.binaries.binary", Path)
-    assert load_of().check(LocalHost()) == []
+    assert load_of(levels=(2, 4), webcam_frames_per_s=10.0).check(LocalHost()) == []
     (problem,) = load_of(**settings).check(LocalHost())
     assert words in problem.what
 

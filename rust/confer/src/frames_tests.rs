@@ -90,6 +90,15 @@ fn a_hole_that_is_too_wide_is_given_up() {
 }
 
 #[test]
+fn a_key_frame_of_a_second_of_20_mbit_is_shown() {
+    let parts = parts(&[2300, 1], |index| index == 0);
+    let mut frames = Frames::default();
+    assert_eq!(given(&mut frames, &parts, 0..2299), Shown::default());
+    let shown = given(&mut frames, &parts, 2299..2301);
+    assert_eq!(shown, Shown { frames: 2, keys: 1 });
+}
+
+#[test]
 fn a_descriptor_tells_where_a_frame_begins() {
     let part = |begins, is_key| Part {
         begins,
@@ -173,7 +182,7 @@ proptest! {
 
     #[test]
     fn any_packets_show_no_more_frames_than_end(
-        given in prop::collection::vec((0u64..2000, any::<[bool; 3]>()), 0..300)
+        given in prop::collection::vec((0..4 * KEPT, any::<[bool; 3]>()), 0..300)
     ) {
         let mut frames = Frames::default();
         let mut shown = 0;

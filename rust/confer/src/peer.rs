@@ -18,8 +18,9 @@ use super::room::Failure;
 
 /// How often str0m tells its statistics.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// Packets that can be sent again: some seconds of a film.
+/// Packets that can be sent again, and for how long: some seconds of a film.
 const KEPT_PACKETS: usize = 512;
+const KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// Between the two kinds of time; CLOCK_MONOTONIC is behind both.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,7 @@ pub struct Peer {
     pub rtc: Rtc,
     sockets: Sockets,
     local: SocketAddr,
-    offered: Option<SdpPendingOffer>,
+    offered: Option<(Mid, SdpPendingOffer)>,
     has_ice: bool,
     is_connected: bool,
     /// When it is to be driven, though nothing came.
@@ -137,15 +138,21 @@ impl Peer {
         let mut changes = self.rtc.sdp_api();
         let mid = changes.add_media(MediaKind::Video, Direction::SendOnly, None, None, None);
         let (offer, pending) = changes.apply().ok_or(Failure::Sdp)?;
-        self.offered = Some(pending);
+        self.offered = Some((mid, pending));
         Ok((mid, offer.to_sdp_string()))
     }
 
     pub fn answered(&mut self, sdp: &str) -> Result<(), Failure> {
-        let pending = self.offered.take().ok_or(Failure::Sdp)?;
+        let (mid, pending) = self.offered.take().ok_or(Failure::Sdp)?;
         let answer = SdpAnswer::from_sdp_string(sdp).map_err(|_| Failure::Sdp)?;
         let accepted = self.rtc.sdp_api().accept_answer(pending, answer);
-        accepted.map_err(|_| Failure::Sdp)
+        accepted.map_err(|_| Failure::Sdp)?;
+        if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(mid, None) {
+            // All that is asked for is sent again. With a cap (15 % of what is sent, by itself) str0m throws away what
+            // waits, and that would be told as lost by the server.
+            stream.set_rtx_cache(KEPT_PACKETS, KEPT_FOR, None);
+        }
+        Ok(())
     }
 
     /// Answer what is offered.

@@ -198,6 +198,14 @@ fn what_is_lost_is_asked_for_and_comes_again() {
 }
 
 #[test]
+fn all_that_is_asked_for_comes_again_however_much_it_is() {
+    let (_, tally) = received(|number| number % 3 == 0);
+    let counts = &tally.received[0];
+    assert!(counts.repaired > 50, "{}", counts.repaired);
+    assert!(counts.lost <= 2, "{} of {}", counts.lost, counts.expected);
+}
+
+#[test]
 fn what_was_asked_for_of_who_sent_before_is_not_told_again() {
     let (sent, tally) = watched(|number| number % 20 == 0, 2000 * MS, MS, NEVER);
     let (sent, counts) = (&sent.sent[0], &tally.received[0]);

@@ -114,10 +114,13 @@ def of_levels(matrix: Matrix, path: str, objectives: Sequence[Objective]) -> lis
     """Of a ramp, or of trials at several numbers of users: what each carried under these objectives, at all lower
     levels too; without any, under the ramp's own.
     """
-    rests = list(dict.fromkeys(_without(condition, path) for condition in matrix.conditions))
-    return [
-        _levelled(matrix, arm, rest, path, objectives) for rest in rests for arm in matrix.arms if arm.role != "floor"
-    ]
+    arms = [arm for arm in matrix.arms if arm.role != "floor"]
+    return [_levelled(matrix, arm, rest, path, objectives) for rest in rests_of(matrix, path) for arm in arms]
+
+
+def rests_of(matrix: Matrix, path: str) -> list[Condition]:
+    """The conditions less a number of users, each once."""
+    return list(dict.fromkeys(_without(condition, path) for condition in matrix.conditions))
 
 
 def levels_of(matrix: Matrix, path: str, rest: Condition) -> list[tuple[int, Condition]]:
@@ -137,7 +140,7 @@ def _levelled(matrix: Matrix, arm: Arm, rest: Condition, path: str, objectives: 
     )
     if not found:
         whys = (matrix.why_missing(one.metric, arm, c) for one in objectives for _, c in levels)
-        lost = deployments(matrix, arm)[1] or next(whys, "no valid level was held against an objective")
+        lost = deployments(matrix, arm, levels)[1] or next(whys, "no valid level was held against an objective")
         return Carrying(arm, rest, lost=lost)
     if bounded := sum(each.level == 0 and bool(each.missed) for each in found):
         return Carrying(arm, rest, below=float(levels[0][0]), bounded=bounded, of=len(found), blocks=len(found))

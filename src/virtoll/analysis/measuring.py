@@ -15,6 +15,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted, intensity_of
+from virtoll.analysis.ramps import untold_at
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.usage import note_usage, of_one_level
@@ -22,6 +23,7 @@ from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
     LEAST_BEYOND,
+    LEVEL,
     Events,
     Measured,
     NeighbourRecord,
@@ -198,11 +200,14 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
 
 def _quantities(trial: TrialMetrics, measured: Measured) -> None:
     """A quantity's value is the mean over its windows: they are of one deployment, hence one observation."""
-    neighbour = trial.record.neighbour
+    neighbour, untold = trial.record.neighbour, untold_at(measured, trial.record.trial.condition.get(LEVEL))
     for key in measured.quantities:
         name = f"{measured.name}.{key}"
         if neighbour is not None and (unknown := _not_known(neighbour)):
             trial.put(name, unknown)
+            continue
+        if key in untold:
+            trial.put(name, untold[key])
             continue
         windows = np.asarray(measured.values(key), dtype=float)
         if not windows.size:

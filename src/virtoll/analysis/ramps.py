@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from virtoll.analysis.load import Run
-from virtoll.record.model import LEVEL, LEVELS, PROBE, VOID, Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import LEVEL, LEVELS, PROBE, UNTOLD, VOID, Measured, Plan, PlannedTrial, TrialRecord
 
 
 def unfolded(run: Run) -> Run:
@@ -77,6 +77,14 @@ def _part(measured: Measured | None, numbers: Sequence[int]) -> Measured | None:
         key: quantity for key, quantity in measured.quantities.items() if all(key in each.values for each in windows)
     }
     return measured.model_copy(update={"windows": windows, "quantities": quantities})
+
+
+def untold_at(measured: Measured, level: Any) -> Mapping[str, str]:
+    """The quantities of a level that may be the generator's own, and why."""
+    by_level = measured.facts.get(UNTOLD, {})
+    found = by_level.get(str(level), {}) if isinstance(by_level, Mapping) else {}
+    whys = found if isinstance(found, Mapping) else {}
+    return {key: f"it may be the generator's own: {why}" for key, why in whys.items()}
 
 
 def _void(measured: Measured | None, level: Any) -> str:

@@ -123,10 +123,9 @@ Levels = Sequence[tuple[int, Condition]]  # numbers of participants, and the con
 MissedBy = Callable[[int, Condition], "tuple[str, ...] | None"]
 
 
-def carried(matrix: Matrix, arm: Arm, levels: Levels | None = None) -> list[Carried]:
-    """Of each deployment that was held against an objective, and of which any level is valid (all, or these)."""
-    asked = [(condition.get(LEVEL), condition) for condition in matrix.conditions] if levels is None else levels
-    return carried_by(matrix, asked, lambda block, at: _missed(matrix, block, arm, at))
+def carried(matrix: Matrix, arm: Arm, levels: Levels) -> list[Carried]:
+    """Of each deployment that was held against an objective at these levels, and of which any of them is valid."""
+    return carried_by(matrix, levels, lambda block, at: _missed(matrix, block, arm, at))
 
 
 def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carried]:
@@ -166,22 +165,28 @@ def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple
     return tuple(measured.facts[MISSED].get(str(condition.get(LEVEL)), ()))
 
 
-def deployments(matrix: Matrix, arm: Arm) -> tuple[int, str]:
-    """In how many blocks an arm was deployed, valid or not; and why the first that has no valid level has none."""
+def deployments(matrix: Matrix, arm: Arm, levels: Levels | None = None) -> tuple[int, str]:
+    """In how many blocks an arm was deployed (for these levels), valid or not; and why the first that has no valid
+    level has none.
+    """
     mine = [trial.record for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
+    if levels is not None:
+        asked = {condition for _, condition in levels}
+        mine = [record for record in mine if Condition.of(record.trial) in asked]
     valid = {record.trial.block for record in mine if record.status == "valid"}
     lost = [record for record in mine if record.trial.block not in valid]
     return len({record.trial.block for record in mine}), f"{lost[0].status}: {lost[0].reason}" if lost else ""
 
 
-def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:
-    """The levels at which a deployment of an arm told of the generator instead, and why."""
-    found: dict[int, str] = {}
+def void_levels(matrix: Matrix, arm: Arm) -> dict[int, tuple[str, ...]]:
+    """The levels at which a deployment of an arm told of the generator instead, and why: each reason once."""
+    found: dict[int, dict[str, None]] = {}
     for trial in matrix.trials:
         measured = trial.record.measured
         if trial.record.trial.arm.label == arm.label and measured is not None:
-            found |= {int(level): why for level, why in measured.facts.get(VOID, {}).items()}
-    return dict(sorted(found.items()))
+            for level, why in measured.facts.get(VOID, {}).items():
+                found.setdefault(int(level), {})[why] = None
+    return {level: tuple(whys) for level, whys in sorted(found.items())}
 
 
 @dataclass(frozen=True)

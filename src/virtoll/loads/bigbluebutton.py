@@ -315,22 +315,37 @@ class Stay:
             join.begun_ns = time.monotonic_ns()
             try:
                 url = self.held.join_url(join, f"virtoll {number}")
-                pages[join.user] = self.browser.open(url, settings.patience_ns / 1e9)
+                pages[join.user] = self.browser.send(url, settings.patience_ns / 1e9)
             except BrowserError as error:
                 if error.kind == "ended":
                     raise
                 join.failure = _of_browser(error)
         last_ns = max(join.due_ns for join in joins) + settings.patience_ns
-        watch.wait(last_ns, lambda: self._are_settled(joins, watch))
+        watch.wait(last_ns, lambda: self._are_settled(joins, watch, pages))
         settle_joins(joins, watch.looks, settings.patience_ns)
         for join in joins:
             if join.in_ns is None and not join.failure:
                 join.failure = _why(pages[join.user])
         return joins
 
-    def _are_settled(self, joins: list[Join], watch: Watch) -> bool:
+    def _are_settled(self, joins: list[Join], watch: Watch, pages: Mapping[str, Page]) -> bool:
         settle_joins(joins, watch.looks, self.settings.patience_ns)
+        for join in joins:
+            if join.in_ns is None and not join.failure:
+                join.failure = _cannot_arrive(pages[join.user])
         return all(join.in_ns is not None or join.failure for join in joins)
+
+
+def _cannot_arrive(page: Page) -> str:
+    """Why a page cannot be opened where it was sent to, if that is known by now; then it is taken away."""
+    try:
+        page.has_arrived()
+    except BrowserError as error:
+        if error.kind == "ended":
+            raise
+        page.close(_ASK_PAGE_S)
+        return _of_browser(error)
+    return ""
 
 
 def _of_browser(error: BrowserError) -> str:

@@ -25,7 +25,7 @@ from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab.client import SAID, Client
-from virtoll.loads.cdp import BrowserError, Devtools, Page, opened
+from virtoll.loads.cdp import BrowserError, Devtools, Page, opened, sent
 from virtoll.platforms.logs import bounded, ending
 
 # Fonts (DejaVu) come with it, by fontconfig.
@@ -76,6 +76,10 @@ class Browser:
     def open(self, url: str = "about:blank", timeout_s: float = _OPEN_S) -> Page:
         """A new page at an address, in a window of its own. BrowserError where it cannot be opened in time."""
         return opened(self.devtools, url, timeout_s)
+
+    def send(self, url: str, timeout_s: float) -> Page:
+        """A new page of a user of its own, on its way to an address. BrowserError as `open`."""
+        return sent(self.devtools, url, timeout_s)
 
 
 def command(profile: str, flags: Sequence[str] = ()) -> list[str]:

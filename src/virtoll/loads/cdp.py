@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from virtoll import strict_json
@@ -19,6 +20,7 @@ from virtoll.errors import TrialError
 
 _MOST_MESSAGE_BYTES, _PIECE_BYTES = 16 * 2**20, 2**16
 _MOST_WORDS = 300  # characters, of what a page threw
+_CATCH_UP_S = 1.0  # for what has come and nobody waits for: messages that never end must not keep us
 _CRASHED, _DETACHED = "Target.targetCrashed", "Target.detachedFromTarget"
 
 # ended: the whole browser; crashed: the page; silent: no answer in time; refused: the browser does not do that;
@@ -46,6 +48,8 @@ class Devtools:
         self._pending = bytearray()
         self._scanned = 0
         self._last_id = 0
+        self._begun: set[int] = set()  # what was asked for and is not waited for, by number
+        self._answers: dict[int, dict[str, Any]] = {}  # what came of it
         self._gone: set[str] = set()  # targets and sessions that crashed or were taken away
         self._closed = False
         for fd in (read_fd, write_fd):
@@ -59,16 +63,49 @@ class Devtools:
         BrowserError, of whatever kind but threw, where there is no result.
         """
         deadline = time.monotonic() + timeout_s
+        number = self._say(method, parameters, deadline, target, session)
+        while True:
+            heard = self._receive(method, deadline)
+            self._note(heard)
+            if heard.get("id") == number:
+                return self._result(heard, method)
+            self._expect_there(method, target, session)
+
+    def begin(
+        self, method: str, parameters: Mapping[str, Any], timeout_s: float, *, target: str = "", session: str = ""
+    ) -> int:
+        """As `ask`, of what may take long and is not waited for: a number by which `answer` knows it. BrowserError
+        where the browser does not take it in time.
+        """
+        number = self._say(method, parameters, time.monotonic() + timeout_s, target, session)
+        self._begun.add(number)
+        return number
+
+    def answer(self, number: int, method: str, *, target: str = "", session: str = "") -> dict[str, Any] | None:
+        """The result of what was begun, once; None: it has not come yet. BrowserError as `ask`."""
+        self._catch_up(method)
+        if number in self._answers:
+            return self._result(self._answers.pop(number), method)
+        self._expect_there(method, target, session)
+        return None
+
+    def _say(self, method: str, parameters: Mapping[str, Any], deadline: float, target: str, session: str) -> int:
         self._expect_there(method, target, session)
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": dict(parameters)}
         self._send(message | ({"sessionId": session} if session else {}), method, deadline)
-        while True:
-            heard = self._receive(method, deadline)
-            self._note(heard)
-            if heard.get("id") == self._last_id:
-                return self._result(heard, method)
-            self._expect_there(method, target, session)
+        return self._last_id
+
+    def _catch_up(self, method: str) -> None:
+        """Note all that has come."""
+        deadline = time.monotonic() + _CATCH_UP_S
+        while not self._closed and time.monotonic() < deadline:
+            if self._has_message(method):
+                self._note(self._receive(method, math.inf))
+            elif _ready(self._read_fd, select.POLLIN, 0.0):
+                self._fill(method, deadline)
+            else:
+                return
 
     def close(self) -> None:
         """End it."""
@@ -85,8 +122,11 @@ class Devtools:
             raise self._error("crashed", f"{method}: the page has crashed, or was closed")
 
     def _note(self, heard: Mapping[str, Any]) -> None:
-        """Of what is told unasked: which pages are gone."""
-        told = heard.get("params")
+        """Of what is told unasked: which pages are gone; and the answers that are not waited for."""
+        told, number = heard.get("params"), heard.get("id")
+        if isinstance(number, int) and number in self._begun:
+            self._begun.remove(number)
+            self._answers[number] = dict(heard)
         if heard.get("method") in (_CRASHED, _DETACHED) and isinstance(told, dict):
             self._gone |= {each for each in (told.get("targetId"), told.get("sessionId")) if isinstance(each, str)}
 
@@ -112,18 +152,25 @@ class Devtools:
 
     def _receive(self, method: str, deadline: float) -> dict[str, Any]:
         """The next message, an answer or not."""
-        while (end := self._pending.find(b"\0", self._scanned)) < 0:
-            self._scanned = len(self._pending)
-            if self._scanned > _MOST_MESSAGE_BYTES:
-                self.close()  # where the next message would begin is not known
-                raise self._error("unreadable", f"{method}: a message goes on after {_MOST_MESSAGE_BYTES} bytes")
+        while not self._has_message(method):
             self._fill(method, deadline)
+        if time.monotonic() > deadline:  # messages that never end must not keep us from the time's being over
+            raise self._error("silent", f"{method}: no answer in time")
+        end = self._pending.find(b"\0", self._scanned)
         text = bytes(self._pending[:end])
         del self._pending[: end + 1]
         self._scanned = 0
-        if time.monotonic() > deadline:  # messages that never end must not keep us from the time's being over
-            raise self._error("silent", f"{method}: no answer in time")
         return self._read(text, method)
+
+    def _has_message(self, method: str) -> bool:
+        """Whether all of a message has come. BrowserError where one is too long."""
+        if self._pending.find(b"\0", self._scanned) >= 0:
+            return True
+        self._scanned = len(self._pending)
+        if self._scanned > _MOST_MESSAGE_BYTES:
+            self.close()  # where the next message would begin is not known
+            raise self._error("unreadable", f"{method}: a message goes on after {_MOST_MESSAGE_BYTES} bytes")
+        return False
 
     def _fill(self, method: str, deadline: float) -> None:
         if not _ready(self._read_fd, select.POLLIN, deadline):
@@ -156,6 +203,7 @@ class Page:
 
     def __init__(self, devtools: Devtools, target: str, session: str) -> None:
         self._devtools, self._target, self._session = devtools, target, session
+        self._sent: tuple[int, str] | None = None  # by which number it was sent to an address, and which
 
     def evaluate(self, expression: str, timeout_s: float) -> Any:
         """The JSON value of a JavaScript expression; of a promise, what it brings. None where it is undefined.
@@ -188,10 +236,26 @@ class Page:
 
     def go(self, url: str, timeout_s: float) -> None:
         """Open an address; its document has begun when this returns. BrowserError of kind refused where it cannot."""
-        told = self.ask("Page.navigate", {"url": url}, timeout_s)
-        if told.get("errorText"):
-            what = f"{url[:200]} cannot be opened: {str(told['errorText'])[:_MOST_WORDS]}"
-            raise BrowserError("refused", what, where="a browser's page")
+        _expect_opened(self.ask("Page.navigate", {"url": url}, timeout_s), url)
+
+    def send(self, url: str, timeout_s: float) -> None:
+        """As `go`, but wait for the browser alone, and not for the address's server."""
+        asked = {"target": self._target, "session": self._session}
+        self._sent = self._devtools.begin("Page.navigate", {"url": url}, timeout_s, **asked), url
+
+    def has_arrived(self) -> bool:
+        """Whether the document has begun of an address that it was sent to, as far as is known without waiting.
+        BrowserError as `go`.
+        """
+        if self._sent is None:
+            return True
+        number, url = self._sent
+        told = self._devtools.answer(number, "Page.navigate", target=self._target, session=self._session)
+        if told is None:
+            return False
+        self._sent = None
+        _expect_opened(told, url)
+        return True
 
     def ask(self, method: str, parameters: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The result of any method of the page's (Page, Runtime, Emulation ...); BrowserError as `Devtools.ask`."""
@@ -205,20 +269,39 @@ class Page:
 
 def opened(devtools: Devtools, url: str, timeout_s: float) -> Page:
     """A new page that shows ``url``, in a window of its own. BrowserError where it does not: then it is taken away."""
+    return _made(devtools, {}, timeout_s, lambda page, left_s: None if url == "about:blank" else page.go(url, left_s))
+
+
+def sent(devtools: Devtools, url: str, timeout_s: float) -> Page:
+    """A new page of a user of its own, with cookies and connections that no other has, on its way to ``url``:
+    `Page.has_arrived` tells when it is there. BrowserError where the browser does not make it in time.
+    """
+    own = devtools.ask("Target.createBrowserContext", {}, timeout_s)
+    own = {"browserContextId": str(own.get("browserContextId"))}
+    return _made(devtools, own, timeout_s, lambda page, left_s: page.send(url, left_s))
+
+
+def _made(devtools: Devtools, own: Mapping[str, str], timeout_s: float, then: Callable[[Page, float], None]) -> Page:
     deadline = time.monotonic() + timeout_s
-    told = devtools.ask("Target.createTarget", {"url": "about:blank", "newWindow": True}, timeout_s)
+    told = devtools.ask("Target.createTarget", {"url": "about:blank", "newWindow": True, **own}, timeout_s)
     target = str(told.get("targetId"))
     left_s = max(0.0, deadline - time.monotonic())
     page = Page(devtools, target, "")
     try:
         told = devtools.ask("Target.attachToTarget", {"targetId": target, "flatten": True}, left_s, target=target)
         page = Page(devtools, target, str(told.get("sessionId")))
-        if url != "about:blank":
-            page.go(url, max(0.0, deadline - time.monotonic()))
+        then(page, max(0.0, deadline - time.monotonic()))
     except BrowserError:
         page.close(max(0.0, deadline - time.monotonic()))
         raise
     return page
+
+
+def _expect_opened(told: Mapping[str, Any], url: str) -> None:
+    """BrowserError where what became of `Page.navigate` is an error."""
+    if told.get("errorText"):
+        what = f"{url[:200]} cannot be opened: {str(told['errorText'])[:_MOST_WORDS]}"
+        raise BrowserError("refused", what, where="a browser's page")
 
 
 def _thrown(told: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ comes in, is data.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ _SPARE_S = 60.0
 _LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
 _SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
 _AHEAD_NS = 2 * 10**9  # of the first join: the generator reads its order, and maybe its films, before
+_LEAST = 2  # participants, of whom one watches another
 _WATCHER = "watcher"  # what all others are called
 
 
@@ -155,14 +157,19 @@ class ParticipantsLoad(Load):
         for key in ("desktop_size", "webcam_size"):
             if _SIZE.fullmatch(text := getattr(self.settings, key)) is None:
                 problems.append(Problem(f"{text!r} is no size of a picture", f"[load] {key}", 'write it so: "640x360"'))
+        for key in ("desktop_frames", "webcam_frames"):
+            if not float(number := getattr(self.settings, f"{key}_per_s")).is_integer():
+                what = f"{number:g} is no whole number of frames a second, and footage has one"
+                problems.append(Problem(what, f"[load] {key}", f"write {math.floor(number)}, or {math.ceil(number)}"))
         if not problems:
             problems += [problem for each in self.footage for problem in footage.problems(each)]
         if not self.footage:
             what = "nobody sends anything, and there is nothing to watch"
             problems.append(Problem(what, "[load] webcams, desktops", "let there be one at least"))
-        if any(level < 1 for level in levels) or list(levels) != sorted(set(levels)):
-            what = f"a ramp goes up from 1 on, and {', '.join(map(str, levels))} does not"
-            problems.append(Problem(what, "[load] levels", "write them in ascending order"))
+        if any(level < _LEAST for level in levels) or list(levels) != sorted(set(levels)):
+            what = f"a ramp goes up from {_LEAST} on, and {', '.join(map(str, levels))} does not"
+            remedy = "write them in ascending order; one who is alone has nobody to watch"
+            problems.append(Problem(what, "[load] levels", remedy))
         if levels and (long_s := self._ramp_s) > _LONGEST_S:
             what = f"the ramp would last {long_s:,.0f} s, and {_LONGEST_S} s can be watched"
             problems.append(Problem(what, "[load] levels", "compress time, take fewer levels or shorter windows"))

@@ -32,8 +32,10 @@ class Users(Protocol):
         """Name and version: "Chrome/156.0.8078.79"."""
         ...
 
-    def open(self, url: str, timeout_s: float) -> Page:
-        """A new page at an address. BrowserError where it cannot be opened in time."""
+    def send(self, url: str, timeout_s: float) -> Page:
+        """A new page of another user, on its way to an address (`Page.has_arrived`): no server that is slow to answer
+        one keeps the next from asking. BrowserError where the browser does not make it in time.
+        """
         ...
 
     def cpu_ns(self) -> int:
@@ -56,9 +58,9 @@ class Chromium:
         """See `Users`."""
         return self.running.version
 
-    def open(self, url: str, timeout_s: float) -> Page:
+    def send(self, url: str, timeout_s: float) -> Page:
         """See `Users`."""
-        return self.running.open(url, timeout_s)
+        return self.running.send(url, timeout_s)
 
     def cpu_ns(self) -> int:
         """Of all its processes, with those that ended."""

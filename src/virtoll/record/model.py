@@ -45,6 +45,8 @@ LEVELS, LEVEL = "load.levels", "load.participants"
 VOID = "void"
 # The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
 MISSED = "missed"
+# The same of each level's quantities that are none of the service's: by name, why.
+UNTOLD = "untold"
 # What an audit says of a limit where the instance is on a machine of the user's own.
 NOT_LIMITED = "not limited by virtoll"
 # The fact of a trial that names a helper whose cost is not in the instance's, as it stands in no group of its.

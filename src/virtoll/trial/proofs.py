@@ -283,8 +283,21 @@ def _beginning_ms(windows: Sequence[Window]) -> tuple[int, int]:
 
 # Quantities that hold how late the generator read, or sent; and those that would be at their best had it been in time,
 # with what that is. One stall that began before the window may last all through it.
-_HOLD_LATENESS = (MEDIA_AGE, LIVE_LATENCY, "jitter_ms", "first_packet_ms", "first_key_frame_ms")
-_BEST = {"stalled_percent": 0, "frozen_percent": 0, "waiting_percent": 0, "watching_percent": 100}
+_HOLD_LATENESS = (
+    MEDIA_AGE,
+    LIVE_LATENCY,
+    "jitter_ms",
+    "first_packet_ms",
+    "first_key_frame_ms",
+    "browser_jitter_ms",
+)
+_BEST = {
+    "stalled_percent": 0,
+    "frozen_percent": 0,
+    "waiting_percent": 0,
+    "watching_percent": 100,
+    "browser_frozen_percent": 0,
+}
 
 
 def read_too_late(*windows: Window) -> str:
@@ -303,8 +316,13 @@ def read_too_late(*windows: Window) -> str:
 
 def _tells_lateness(window: Window) -> bool:
     """Whether anything is told of a window that would be better, had the generator read in time."""
-    waited = any(window.values.get(key, best) != best for key, best in _BEST.items())
-    return waited or window.counts.get("stalls", 0) > 0 or any(key in window.values for key in _HOLD_LATENESS)
+    return bool(holding_lateness(window)) or window.counts.get("stalls", 0) > 0
+
+
+def holding_lateness(window: Window) -> list[str]:
+    """The quantities of a window that would be better, had the generator read, and sent, in time."""
+    waited = [key for key, best in _BEST.items() if window.values.get(key, best) != best]
+    return waited + [key for key in _HOLD_LATENESS if key in window.values]
 
 
 def allowed_late(offered: int) -> int:

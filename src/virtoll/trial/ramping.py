@@ -10,7 +10,7 @@ from virtoll.lab.losses import losses
 from virtoll.loads.base import Load, Measurement
 from virtoll.monitor import Watched
 from virtoll.record.knee import Objective
-from virtoll.record.model import GENERATOR_HEADROOM, MISSED, VOID, Measured, Window
+from virtoll.record.model import GENERATOR_HEADROOM, MISSED, UNTOLD, VOID, Measured, Window
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -21,11 +21,14 @@ from virtoll.units import plural
 
 @dataclass(frozen=True)
 class RampedService(DrivenService):
-    """A level in which our own side was in the way tells nothing of the service, and is void; the others stand."""
+    """A level in which our own side was in the way tells nothing of the service, and is void; the others stand. Of one
+    that met its objective though our own side was late, what holds that is not told.
+    """
 
     counts_losses: bool = True  # level by level
 
     _void: dict[str, str] = field(default_factory=dict)
+    _untold: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def goes_on(self) -> bool:
@@ -41,6 +44,8 @@ class RampedService(DrivenService):
         lost = proofs.what_was_lost(before, losses(self.lab))
         if why := void(self._measurements[-1], self.load, self.client.cpus, lost):
             self._void[str(level)] = why
+        elif late := untold(self._measurements[-1].window):
+            self._untold[str(level)] = late
         notes.measured = self._told()
         if not self.goes_on:
             notes.tables |= tables_of(self._measurements, self.load.loop)
@@ -49,7 +54,7 @@ class RampedService(DrivenService):
     def _told(self) -> Measured:
         """The record of all levels so far; with an objective, what each of them missed of it."""
         measured, load = self.load.measured(self._measurements), self.load
-        facts = {**measured.facts, VOID: dict(self._void)}
+        facts = {**measured.facts, VOID: dict(self._void), UNTOLD: dict(self._untold)}
         if objectives := [parse(text, load.quantities) for text in load.kept]:
             facts[MISSED] = {
                 str(level): missed_by(objectives, each, load.request)
@@ -79,7 +84,7 @@ def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
     wiring lost meanwhile, in words.
 
     That the generator was late voids a level of which it may be the cause that it missed the objective. Where all was
-    met it did no harm but to the joins' times, which are not told then.
+    met it did no harm but to the joins' times, which are not told then, and to what is `untold`.
     """
     window = measurement.window
     if lost:
@@ -93,6 +98,14 @@ def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
             values |= values_of([each], window, load.request, measurement.bulk.histogram)
             bad += missed([each], values)
     return in_the_way(window, load, cpus, bad, values) if bad or not load.kept else ""
+
+
+def untold(window: Window) -> dict[str, str]:
+    """The quantities of a level that hold how late our own side read, or sent, where that was too often; and how often.
+    What they would be otherwise is not known, though they were good enough.
+    """
+    why = proofs.read_too_late(window)
+    return dict.fromkeys(proofs.holding_lateness(window), why) if why else {}
 
 
 def missed_by(objectives: Sequence[Objective], measurement: Measurement, request: str) -> list[str]:

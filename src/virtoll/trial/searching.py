@@ -20,6 +20,7 @@ from virtoll.record.model import (
     Events,
     Measured,
     Window,
+    most_late,
 )
 from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
 from virtoll.study.model import Knee, Rotation
@@ -141,7 +142,7 @@ def in_the_way(
     if why := overrun(window, cpus):
         return why
     late = several.those(window, load.request, proofs.sent_too_late)
-    is_late = events is not None and (bool(late) or proofs.sent_too_late(events))
+    is_late = events is not None and (bool(late) or proofs.sent_too_late(events) or _may_be_few(bad, values, events))
     if events is not None and is_late and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         sent += f" (too many by {several.named(late)})" if late else ""
@@ -149,6 +150,18 @@ def in_the_way(
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
     return proofs.read_too_late(window) if load.loop == "open" else ""
+
+
+def _may_be_few(bad: Sequence[record.Objective], values: Mapping[str, float | None], events: Events) -> bool:
+    """Whether those that were sent late, few as they may be of all, are too many for each percentile that was missed,
+    and nothing else was: of thirty, p99 is the slowest one. A percentile among what failed is none of theirs: whoever
+    began late had all its patience.
+    """
+    late = events.late or 0
+    told = [(quantile_of(each), values[each.metric]) for each in bad]
+    return bool(told) and all(
+        q is not None and value is not None and late > most_late(events.offered, q) for q, value in told
+    )
 
 
 def overrun(window: Window, cpus: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from virtoll.analysis.carrying import levels_of, rests_of
 from virtoll.analysis.server import (
     Browsers,
     Carried,
@@ -24,6 +26,7 @@ from virtoll.report.by_level import (
     Asked,
     added,
     differences,
+    others,
     views,
 )
 from virtoll.report.drawing import Figure
@@ -119,14 +122,25 @@ class Conference(Section):
 
 
 def _void_words(findings: Findings) -> list[str]:
-    told = []
-    for arm in findings.arms:
-        if void := void_levels(findings.matrix, arm):
-            levels = ", ".join(f"{level:,}" for level in void)
-            told.append(f"{arm.label}: at {levels} participants {next(iter(void.values()))}")
+    told = [
+        f"{arm.label}: {words}" for arm in findings.arms if (words := _by_reason(void_levels(findings.matrix, arm)))
+    ]
     if not told:
         return []
     return [f"Some levels tell of our own side, and are left out of those deployments: {'; '.join(told)}."]
+
+
+def _by_reason(void: Mapping[int, tuple[str, ...]]) -> str:
+    """Levels with their reasons, those of one reason together; of several deployments' the first."""
+    levels: dict[tuple[str, ...], list[int]] = {}
+    for level, whys in void.items():
+        levels.setdefault(whys, []).append(level)
+    told = []
+    for (why, *rest), at in levels.items():
+        reasons = "reason" if len(rest) == 1 else "reasons"
+        more = f" ({len(rest)} other {reasons} in other deployments)" if rest else ""
+        told.append(f"at {', '.join(f'{level:,}' for level in at)} participants {why}{more}")
+    return "; ".join(told)
 
 
 def _browser_words(findings: Findings) -> list[str]:
@@ -163,24 +177,28 @@ _LEVELS = (
 
 
 def _carried(findings: Findings) -> Table | None:
-    """How many each arm carried, as far as the ramp went."""
-    most = max(findings.matrix.levels(LEVEL))
-    told = [(arm, carried(findings.matrix, arm)) for arm in findings.arms]
-    if not any(found for _, found in told):
+    """How many each arm carried, as far as the ramp went, under each condition besides."""
+    matrix, rest_paths = findings.matrix, others(findings, _ALONG)
+    rows, most = [], max(matrix.levels(LEVEL))
+    for rest in rests_of(matrix, LEVEL):
+        levels = levels_of(matrix, LEVEL, rest)
+        condition = [Cell(rest.label(rest_paths))] if rest_paths else []
+        for arm in findings.arms:
+            found, (deployed, why) = carried(matrix, arm, levels), deployments(matrix, arm, levels)
+            number = f"{len(found)}" + (f" of {deployed}" if len(found) < deployed else "")
+            cells = (*_carried_cells(found), Cell(number, detail=why))
+            rows.append((bool(found), (Cell(arm.label), *condition, *cells)))
+    if not any(is_told for is_told, _ in rows):
         return None
-    rows = []
-    for arm, found in told:
-        deployed, why = deployments(findings.matrix, arm)
-        number = f"{len(found)}" + (f" of {deployed}" if len(found) < deployed else "")
-        rows.append((Cell(arm.label), *_carried_cells(found), Cell(number, detail=why)))
-    heads = ("Arm", "Carried", "Missed at the next level", "Deployments")
+    heads = ("Arm", *(["Condition"] if rest_paths else []), "Carried", "Missed at the next level", "Deployments")
     notes = (
         f"The largest level at which the objective was met, at all lower ones too: lowest to highest over deployments. "
         f"Or more: the ramp ended there (at {most:,}), or its next level is void. What a deployment carries lies "
         "between two of its levels; a search ([knee]) finds it closer. Deployments that are not valid, such as those "
         "whose server did not live to the end, are not among these, and may have carried less.",
     )
-    return Table("conference-carried", "How many participants are carried", heads, tuple(rows), notes)
+    named = tuple(cells for _, cells in rows)
+    return Table("conference-carried", "How many participants are carried", heads, named, notes)
 
 
 def _carried_cells(told: list[Carried]) -> tuple[Cell, ...]:
