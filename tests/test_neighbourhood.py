@@ -194,7 +194,7 @@ def test_a_flood_that_arrives_is_a_neighbour_at_work(monkeypatch: pytest.MonkeyP
     [
         (replace(SENT, ended="refused", reason="Network is unreachable", counts={"packets": 0}), "Network is unreach"),
         (replace(SENT, ended="refused", reason="it ended before it said anything", counts={}), "before it said"),
-        (SENT, "9 were sent"),
+        (SENT, "9 packets were sent"),
         (replace(SENT, ended="killed", reason="it was gone", end_ns=None, stopped_by="itself"), "it was gone"),
     ],
 )
