@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import resource
 import secrets
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPlatform:
     """How `make test` shares the tests between its workers."""
     return ByPlatform(config, log)
+
+
+@pytest.fixture
+def numbered_high() -> Iterator[Callable[[int], int]]:
+    """Copies of descriptors, with numbers that select(2) does not know."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as undo:
+        undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+        def copied(descriptor: int) -> int:
+            copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 1024)
+            undo.callback(os.close, copy)
+            return copy
+
+        yield copied
 
 
 @pytest.fixture(autouse=True)

@@ -74,7 +74,7 @@ def fixture(name: str, aggressor: str) -> AggressorResult:
 
 def test_a_log_with_a_report() -> None:
     result = fixture("fork_at_its_limit", "fork")
-    assert (result.ended, result.reason, result.started) == ("time", "", True)
+    assert (result.ended, result.reason, result.began(Fork.counts[0])) == ("time", "", True)
     assert (result.processes_peak, result.counts["forks"]) == (59, 58)
     assert result.settings["most-processes"] == 1000
     assert result.start_ns is not None
@@ -96,7 +96,7 @@ def test_a_log_of_one_that_was_killed_and_began_again() -> None:
 def test_a_log_that_ends_in_the_middle_of_a_line() -> None:
     result = fixture("timer_killed", "timer")
     assert (result.ended, result.end_ns, result.processes_peak) == ("killed", None, None)
-    assert result.started
+    assert result.began(Timer.counts[0])
     assert result.counts == {key: result.series[-1][1][key] for key in Timer.counts}
 
 
@@ -106,7 +106,7 @@ def test_a_log_that_ends_in_the_middle_of_a_line() -> None:
 )
 def test_a_log_of_one_that_was_refused(name: str, reason: str) -> None:
     result = fixture(name, "fork")
-    assert (result.ended, result.started) == ("refused", False)
+    assert (result.ended, result.began(Fork.counts[0])) == ("refused", False)
     assert reason in result.reason
 
 
@@ -254,7 +254,7 @@ def test_each_does_what_it_says_and_ends_by_itself(aggressor: Aggressor, place: 
         ended(running.neighbour, running.pid)
         result = running.stop()
     assert (result.ended, result.stopped_by, result.reason) == ("time", "itself", "")
-    assert result.started
+    assert result.began(aggressor.counts[0])
     assert set(result.counts) == set(aggressor.counts)
     assert (result.flood is not None) == (aggressor.name == "net-receive")
 
@@ -272,7 +272,7 @@ def test_each_is_stopped_in_the_middle(aggressor: Aggressor, place: Place) -> No
     until(running, lambda now: now[aggressor.counts[0]] > 0)  # it does what it is for
     result = running.stop(PATIENCE_S)
     assert (result.ended, result.stopped_by) == ("killed", "agent")
-    assert result.started
+    assert result.began(aggressor.counts[0])
     assert running.stop() is result
     assert not place.neighbour.agent.alive(running.pid)
     if result.flood is not None:
@@ -467,5 +467,5 @@ def why_not(aggressor: Aggressor, place: Place) -> str:
         result = aggressor.start(place, BRIEFLY_NS).stop(PATIENCE_S)
     except AggressorError as error:
         return str(error)
-    assert not result.started
+    assert not result.began(aggressor.counts[0])
     return result.reason

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -42,3 +45,16 @@ def test_a_common_start_far_ahead_is_waited_for(load: Load, client: Client, monk
 def test_a_start_that_has_passed_is_not_ahead() -> None:
     assert ahead_s(None) == ahead_s(time.monotonic_ns() - 1) == 0
     assert ahead_s(time.monotonic_ns() + AHEAD_S * SECOND) > AHEAD_S / 2
+
+
+def test_a_generator_is_heard_beside_any_number_of_open_files(numbered_high: Callable[[int], int]) -> None:
+    ours, theirs = os.pipe()
+    high = numbered_high(ours)
+    process = SimpleNamespace(stdout=SimpleNamespace(fileno=lambda: high))
+    conversation = Conversation(cast(Any, process), "virtoll-load", "generator 1", "here")
+    os.write(theirs, b'{"told": 1}\n')
+    assert conversation.read(AHEAD_S) == {"told": 1}
+    with pytest.raises(TrialError, match="generator 1: it does not answer"):
+        conversation.read(0.0)
+    os.close(theirs)
+    os.close(ours)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,17 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
         frames.read_message(answers)
     os.close(orders)
     os.close(answers)
+
+
+def test_a_host_is_heard_beside_any_number_of_open_files(numbered_high: Callable[[int], int]) -> None:
+    ours, theirs = os.pipe()
+    high = numbered_high(ours)
+    frames.write_message(theirs, b"a beat")
+    assert frames.read_message(high, silence_s=600.0) == b"a beat"
+    with pytest.raises(frames.FramesError, match="nothing was heard for 0 s"):
+        frames.read_message(high, silence_s=0.0)
+    os.close(theirs)
+    os.close(ours)
 
 
 def test_what_is_brought_is_the_same_each_time_and_all_that_performs() -> None:

@@ -17,9 +17,10 @@ from loads_server import BODY, MisbehavingServer
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.lab.client import Client, wait_until_ready
+from virtoll.loads import http
 from virtoll.loads.base import Measurement, at_intensity, loads
-from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
-from virtoll.loads.native import measurement_of
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings
+from virtoll.loads.native import driven, measurement_of
 from virtoll.offers import Http
 from virtoll.trial.request_log import read_request_log
 
@@ -242,7 +243,7 @@ def test_the_specification_says_what_the_settings_say(client: Client) -> None:
     offer = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
     pinned = replace(client, confinement=Confinement(cpus=frozenset({3, 1})), cpus=2)
     settings = HttpSettings(object_bytes=1234, loop="open", rate_per_s=50.0, connections=7, log_requests=False)
-    spec = specification(settings, pinned, offer, None)
+    spec = http.asked(settings, offer) | driven(settings, pinned, None, None)
     url = "http://198.18.2.2:8080/o/1234"
     assert spec["target"] == {"address": "198.18.3.10:3128", "url": url, "proxy": True, "tls": None}
     assert (spec["threads"], spec["cpus"], spec["request_log"]) == (2, [1, 3], None)

@@ -19,9 +19,10 @@ import pytest
 from loads_server import BODY, MisbehavingServer
 from virtoll.binaries import binary
 from virtoll.lab.client import Client
+from virtoll.loads import http
 from virtoll.loads.base import Measurement, late
-from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
-from virtoll.loads.native import measurement_of
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings
+from virtoll.loads.native import driven, measurement_of
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
 from virtoll.record.objective import parse, values_of
 from virtoll.study.model import LONGEST_IN_TURN_NS
@@ -245,7 +246,7 @@ def stopped(client: Client, server: MisbehavingServer, stopped_s: float, **setti
     """Two seconds of an open loop, the generator stopped for a while in their midst."""
     wanted = HttpSettings(object_bytes=len(BODY), loop="open", arrival="constant", time_limit_ns=2 * SECOND, **settings)
     log = client.directory / "requests.bin"
-    spec = specification(wanted, client, server.offer, log)
+    spec = http.asked(wanted, server.offer) | driven(wanted, client, log, None)
     argv = [str(binary("virtoll-load")), "http"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -315,7 +316,8 @@ def test_a_log_that_is_full_is_whole_up_to_where_it_says(client: Client, server:
     log = client.directory / "requests.bin"
     schedule: dict[str, Any] = {"loop": "open", "arrival": "constant", "rate_per_s": 200.0}
     settings = HttpSettings(object_bytes=len(BODY), connections=40, time_limit_ns=SECOND // 2, **schedule)
-    spec = specification(settings, replace(client, cpus=cpus), server.offer, log) | {"log_limit": 20}
+    driving = driven(settings, replace(client, cpus=cpus), log, None)
+    spec = http.asked(settings, server.offer) | driving | {"log_limit": 20}
     argv = [str(binary("virtoll-load")), "http"]
     done = subprocess.run(argv, input=json.dumps(spec).encode(), stdout=subprocess.PIPE, check=True)
     events = asked(measurement_of(json.loads(done.stdout), log))

@@ -47,7 +47,7 @@ class Doubles:
         monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: self.log.append("killed from outside"))
 
     name = "cpu"
-    counts = ("cpu_ns", "refused")
+    counts: tuple[str, ...] = ("cpu_ns", "refused")
 
     @contextmanager
     def deployed(self, name: str, *_: Any, slot: int) -> Iterator[Any]:
@@ -160,6 +160,82 @@ def test_one_that_could_not_begin_again_had_begun(monkeypatch: pytest.MonkeyPatc
     assert told.neighbour is not None
     assert (told.neighbour.ended, told.neighbour.start_ns, told.neighbour.end_ns) == ("refused", 600, 700)
     assert may_have_harmed(told)
+
+
+RECEIVED = AggressorResult(
+    "net-receive", "time", counts={"packets": 7}, series=[(1_050, {"packets": 3})], start_ns=1_000, end_ns=1_100
+)
+SENT = AggressorResult("net-send", "told", counts={"packets": 9}, start_ns=590, end_ns=710, stopped_by="host")
+
+
+def flooded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, received: AggressorResult, flood: AggressorResult
+) -> tuple[NeighbourRecord, Notes]:
+    """What is noted of a neighbour who received so much of a flood."""
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.counts = ("packets",)
+    doubles.result = replace(received, flood=flood)
+    lived(doubles, PLAN, told)
+    assert told.neighbour is not None
+    return told.neighbour, told
+
+
+def test_a_flood_that_arrives_is_a_neighbour_at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for received in (RECEIVED, replace(RECEIVED, ended="killed", end_ns=None, stopped_by="agent")):
+        one, told = flooded(monkeypatch, tmp_path, received, SENT)
+        assert (one.ended, one.start_ns, one.reason, one.flood) == (received.ended, 600, "", {"packets": 9})
+        assert one.end_ns == (700 if received is RECEIVED else None)
+        assert may_have_harmed(told)
+        assert not told.checks
+
+
+@pytest.mark.parametrize(
+    ("flood", "reason"),
+    [
+        (replace(SENT, ended="refused", reason="Network is unreachable", counts={"packets": 0}), "Network is unreach"),
+        (replace(SENT, ended="refused", reason="it ended before it said anything", counts={}), "before it said"),
+        (SENT, "9 packets were sent"),
+        (replace(SENT, ended="killed", reason="it was gone", end_ns=None, stopped_by="itself"), "it was gone"),
+    ],
+)
+def test_a_flood_of_which_nothing_arrives_is_no_neighbour_at_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flood: AggressorResult, reason: str
+) -> None:
+    """Else whoever is beside it would be told as protected from it."""
+    for ended in ("time", "killed"):
+        received = replace(RECEIVED, ended=ended, counts={"packets": 0})
+        one, told = flooded(monkeypatch, tmp_path, received, flood)
+        assert (one.ended, one.start_ns, one.end_ns) == ("refused", None, None)
+        assert "nothing of its flood arrived" in one.reason
+        assert reason in one.reason
+        assert not may_have_harmed(told)
+
+
+def test_a_flood_that_was_refused_is_none_whatever_the_neighbour_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    silent = AggressorResult("net-receive", "killed", "no answer", stopped_by="host")
+    refused = AggressorResult("net-send", "refused", "Operation not permitted")
+    one, told = flooded(monkeypatch, tmp_path, silent, refused)
+    assert (one.ended, one.start_ns, may_have_harmed(told)) == ("refused", None, False)
+    assert "Operation not permitted" in one.reason
+    one, told = flooded(monkeypatch, tmp_path, silent, SENT)
+    assert (one.ended, one.stopped_by, one.end_is_unknown) == ("killed", "host", True)
+    assert may_have_harmed(told)
+
+
+def test_a_neighbour_is_at_work_as_long_as_its_flood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that was killed, or failed, told by its report or its last line; if by neither, nobody knows."""
+    gone = AggressorResult("net-send", "killed", "no report", counts={"packets": 9}, series=[(640, {}), (650, {})])
+    failed = replace(SENT, ended="refused", reason="it failed", end_ns=650, stopped_by="itself")
+    for flood in (gone, failed):
+        for received in (RECEIVED, replace(RECEIVED, ended="killed", end_ns=None, stopped_by="agent")):
+            one, _ = flooded(monkeypatch, tmp_path, received, flood)
+            assert (one.ended, one.stopped_by, one.start_ns, one.end_ns) == ("killed", "itself", 600, 650)
+            assert flood.reason in one.reason
+    unknown = AggressorResult("net-send", "killed", "its log: no JSON")
+    one, _ = flooded(monkeypatch, tmp_path, replace(RECEIVED, stopped_by="agent"), unknown)
+    assert (one.start_ns, one.end_is_unknown) == (600, True)
 
 
 def test_an_agent_that_falls_silent_at_the_start_makes_the_trial_invalid(

@@ -67,6 +67,16 @@ impl Identity {
 
     /// Serve so many connections; each answers until its client has no more to ask.
     fn serve(&self, connections: usize, body: &'static [u8]) -> SocketAddr {
+        self.serve_by(connections, move |stream, config| {
+            answer_all(stream, config, body);
+        })
+    }
+
+    fn serve_by(
+        &self,
+        connections: usize,
+        answer: impl Fn(std::net::TcpStream, Arc<ServerConfig>) + Copy + Send + 'static,
+    ) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let config = Arc::new(self.server());
@@ -74,7 +84,7 @@ impl Identity {
             for _ in 0..connections {
                 let (stream, _) = listener.accept().unwrap();
                 let config = config.clone();
-                thread::spawn(move || answer_all(stream, config, body));
+                thread::spawn(move || answer(stream, config));
             }
         });
         address
@@ -169,6 +179,43 @@ fn a_body_of_many_records_is_counted_whole() {
             "{report}"
         );
     }
+}
+
+#[test]
+fn a_kept_connection_whose_server_said_farewell_with_its_answer_is_not_used_again() {
+    let identity = Identity::new();
+    for connections in [1, 2] {
+        let tls = serde_json::json!({"server_name": "server.test", "ca": identity.ca});
+        let mut spec = spec(identity.serve_by(10, answer_and_end), tls);
+        spec["loop"]["closed"]["connections"] = connections.into();
+        let report = run(spec).unwrap();
+        assert_eq!(report["failures"], serde_json::json!({}), "{report}");
+        assert_eq!(
+            (&report["completed"], &report["connects"]),
+            (&10.into(), &10.into())
+        );
+    }
+}
+
+/// Answer and close_notify come as one; the connection's end comes when the client has ended it.
+fn answer_and_end(mut stream: std::net::TcpStream, config: Arc<ServerConfig>) {
+    let mut connection = ServerConnection::new(config).unwrap();
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).unwrap();
+    }
+    let mut request = [0; 4096];
+    while connection.reader().read(&mut request).is_err() {
+        connection.complete_io(&mut stream).unwrap();
+    }
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+    connection.writer().write_all(answer).unwrap();
+    connection.send_close_notify();
+    let mut records = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut records).unwrap();
+    }
+    stream.write_all(&records).unwrap();
+    let _ = stream.read(&mut request);
 }
 
 /// One connection, one request, which fails as TLS; the reasons.

@@ -17,9 +17,10 @@
 //! What comes faster than it is read must not keep the others waiting: an answer is read for a turn at most, and what
 //! is left of it stands in `unread`, for no event will tell of it.
 //!
-//! After a `Connection: close` answer the server ought to close first. If its FIN has not come with the answer, the
-//! socket *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the
-//! ephemeral ports, stays away from the client.
+//! A connection whose end (FIN, or TLS's close_notify) came with an answer is not used again. After that word, as after
+//! a `Connection: close` answer, the server ought to close first. If its FIN has not come with the answer, the socket
+//! *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the ephemeral
+//! ports, stays away from the client. Who is `alone` is told of no FIN.
 
 use std::io;
 
@@ -346,7 +347,9 @@ impl<'a, D: Dialogue> Worker<'a, D> {
                     .fail(failure, end, tells.then_some(answer.status));
             }
         }
-        if !(self.keep_alive && answer.keep_alive) {
+        // Whoever is known to have ended would answer the next request with a reset.
+        let has_ended = server_closed || slot.tls.as_ref().is_some_and(|tls| tls.is_ended);
+        if has_ended || !(self.keep_alive && answer.keep_alive) {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
             slot.tls = None;
         }

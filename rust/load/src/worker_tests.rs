@@ -202,6 +202,37 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     assert!(worker.slots[0].fd.is_none());
 }
 
+/// The server's end may be told a little later than its answer.
+fn until_the_server_has_ended(worker: &Worker<Http>) {
+    let mut asked = libc::pollfd {
+        fd: worker.slots[0].fd.as_ref().unwrap().as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: `asked` is one valid pollfd to read and write.
+    assert_eq!(unsafe { libc::poll(&mut asked, 1, -1) }, 1);
+}
+
+#[test]
+fn a_kept_connection_that_ended_with_its_answer_is_not_used_again() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    let mut server = answered_once(&mut worker, &listener);
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    for ms in 1..4 {
+        drop(server);
+        until_the_server_has_ended(&worker);
+        the_clock_says(&[ms]);
+        worker.serve(&mut events, 60_000 * MS).unwrap();
+        assert_eq!((worker.tally.completed, worker.in_flight), (ms as u64, 1));
+        assert_eq!(worker.tally.connects, ms as u64 + 1);
+        server = listener.accept().unwrap().0;
+        answer(&mut server);
+    }
+    assert_eq!(worker.tally.failures, [0; Failure::ALL.len()]);
+    assert!(worker.slots[0].lingering.is_none(), "the server was first");
+}
+
 #[test]
 fn who_is_alone_does_not_sleep_beyond_a_look() {
     let listener = listener();

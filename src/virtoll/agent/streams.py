@@ -40,7 +40,7 @@ class FdStream:
         """Write all of ``data``; StreamError when the peer is gone or takes nothing for 30 s."""
         rest = memoryview(data)
         while rest:
-            if self._closed or not _ready(self._write_fd, select.POLLOUT, _SEND_PATIENCE_S):
+            if self._closed or not is_ready(self._write_fd, select.POLLOUT, _SEND_PATIENCE_S):
                 raise self._error("the agent takes no requests", "see the instance's log: it may hang")
             try:
                 rest = rest[os.write(self._write_fd, rest) :]
@@ -51,7 +51,7 @@ class FdStream:
 
     def has_room(self) -> bool:
         """See `Stream.has_room`; True of one that is broken, for `send` says so."""
-        return self._closed or _ready(self._write_fd, select.POLLOUT, 0)
+        return self._closed or is_ready(self._write_fd, select.POLLOUT, 0)
 
     def receive_line(self, timeout_s: float) -> bytes:
         """The next line without its newline. StreamTimeoutError, or StreamError at the end of the stream."""
@@ -85,12 +85,12 @@ class FdStream:
 
     def _more(self, timeout_s: float) -> bool:
         """Wait until there is something to read, or the holder has ended; whether there is, in time."""
-        return _ready(self._read_fd, select.POLLIN, timeout_s, self._holder_fd)
+        return is_ready(self._read_fd, select.POLLIN, timeout_s, self._holder_fd)
 
     def _fill(self) -> None:
         try:
             # Where nothing is to be read it was the holder's end that was noticed.
-            ended = self._holder_fd is not None and not _ready(self._read_fd, select.POLLIN, 0)
+            ended = self._holder_fd is not None and not is_ready(self._read_fd, select.POLLIN, 0)
             data = b"" if ended else os.read(self._read_fd, _READ_BYTES)
         except BlockingIOError:
             return
@@ -140,7 +140,7 @@ def _end_of(pid: int) -> int:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _ready(fd: int, event: int, timeout_s: float, other_fd: int | None = None) -> bool:
+def is_ready(fd: int, event: int, timeout_s: float, other_fd: int | None = None) -> bool:
     """Whether ``fd`` can be read or written in time, or there is something to read from the other."""
     # poll, not select: select cannot watch descriptors from 1024 on
     poll = select.poll()

@@ -48,11 +48,6 @@ class AggressorResult:
         """
         return self.ended != "refused" or self.counts.get(count, 0) > 0
 
-    @property
-    def started(self) -> bool:
-        """Whether it did anything of what it is for at all."""
-        return self.ended != "refused" and bool(self.series)
-
 
 def parse(aggressor: str, log: bytes, *, lived: bool = False) -> AggressorResult:
     """The result in an aggressor's log. AgentError for a report or a line of a series that is none: root inside may

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from virtoll import strict_json
+from virtoll.agent.streams import is_ready
 from virtoll.errors import TrialError
 
 _MOST_MESSAGE_BYTES, _PIECE_BYTES = 16 * 2**20, 2**16
@@ -141,7 +142,7 @@ class Devtools:
     def _send(self, message: Mapping[str, Any], method: str, deadline: float) -> None:
         rest = memoryview(json.dumps(message).encode() + b"\0")
         while rest:
-            if not _ready(self._write_fd, select.POLLOUT, deadline):
+            if not is_ready(self._write_fd, select.POLLOUT, deadline - time.monotonic()):
                 raise self._error("silent", f"{method}: the browser takes no message in time")
             try:
                 rest = rest[os.write(self._write_fd, rest) :]
@@ -173,7 +174,7 @@ class Devtools:
         return False
 
     def _fill(self, method: str, deadline: float) -> None:
-        if not _ready(self._read_fd, select.POLLIN, deadline):
+        if not is_ready(self._read_fd, select.POLLIN, deadline - time.monotonic()):
             raise self._error("silent", f"{method}: no answer in time")
         try:
             piece = os.read(self._read_fd, _PIECE_BYTES)
@@ -310,10 +311,3 @@ def _thrown(told: Mapping[str, Any]) -> str:
     thrown = details.get("exception")
     words = thrown.get("description") or thrown.get("value") if isinstance(thrown, dict) else None
     return str(words or details.get("text"))[:_MOST_WORDS]
-
-
-def _ready(fd: int, event: int, deadline: float) -> bool:
-    """Whether a descriptor can be read or written, or is at its end, before the deadline."""
-    poll = select.poll()
-    poll.register(fd, event)
-    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

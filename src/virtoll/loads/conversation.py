@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from virtoll.agent.streams import is_ready
 from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.hosts.local import end_session
@@ -60,11 +61,11 @@ class Conversation:
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            ready = is_ready(out, select.POLLIN, deadline - time.monotonic())
             piece = os.read(out, _PIECE_BYTES) if ready else b""
             self._rest += piece
             if not piece or len(self._rest) > _MOST_LINE_BYTES:
-                raise TrialError(f"{self._who}: {self._words(has_ended=bool(ready))}", where=self._where)
+                raise TrialError(f"{self._who}: {self._words(has_ended=ready)}", where=self._where)
         line, _, self._rest = self._rest.partition(b"\n")
         told: dict[str, Any] = json.loads(line)
         return told

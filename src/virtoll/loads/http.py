@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from virtoll.lab.client import Client, target_of
 from virtoll.loads.base import Session
-from virtoll.loads.native import NativeLoad, NativeSession, NativeSettings, driven
+from virtoll.loads.native import NativeLoad, NativeSession, NativeSettings
 from virtoll.offers import Asked, Http, HttpObject, Offer
 
 
@@ -75,10 +74,3 @@ def asked(settings: HttpSettings, offer: Http) -> dict[str, Any]:
         "keep_alive": settings.keep_alive,
         "expect": {"status": 200, "length_bytes": settings.length_bytes},
     }
-
-
-def specification(
-    settings: HttpSettings, client: Client, offer: Http, log: Path | None, start_ns: int | None = None
-) -> dict[str, Any]:
-    """All that the generator reads."""
-    return asked(settings, offer) | driven(settings, client, log, start_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 
+from virtoll.agent.streams import is_ready
 from virtoll.run.handed import MOST_BYTES
 
 LENGTH = 8
@@ -55,7 +56,7 @@ def _exactly(descriptor: int, size: int, silence_s: float | None) -> bytes:
     """So many bytes. What is held grows with what has come, whatever was announced."""
     found = bytearray()
     while len(found) < size:
-        if silence_s is not None and not select.select([descriptor], [], [], silence_s)[0]:
+        if silence_s is not None and not is_ready(descriptor, select.POLLIN, silence_s):
             raise FramesError(f"nothing was heard for {silence_s:g} s")
         try:
             piece = os.read(descriptor, min(size - len(found), _PIECE))

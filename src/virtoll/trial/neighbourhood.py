@@ -95,7 +95,7 @@ class Disturbance:
             start_ns = end_ns = None
         elif start_ns is None:
             start_ns = self._loose_ns
-        return NeighbourRecord(
+        record = NeighbourRecord(
             aggressor=result.aggressor,
             settings=dict(result.settings),
             start_ns=start_ns,
@@ -109,6 +109,25 @@ class Disturbance:
             processes_peak=result.processes_peak,
             flood=dict(result.flood.counts) if result.flood is not None else {},
         )
+        return record if result.flood is None else self._flooded(record, result.flood)
+
+    def _flooded(self, record: NeighbourRecord, flood: AggressorResult) -> NeighbourRecord:
+        """It is at work if anything of its flood arrives, and for as long as that is sent (by our clock)."""
+        count = self._aggressor.counts[0]
+        arrived = record.counts.get(count)  # None: it told nothing
+        if record.start_ns is None:
+            return record
+        if arrived == 0 or (arrived is None and not flood.began(count)):
+            why = flood.reason or f"{flood.counts.get(count, 0):,} {count} were sent"
+            never = {"start_ns": None, "end_ns": None, "ended": "refused"}
+            return record.model_copy(update={**never, "reason": f"nothing of its flood arrived: {why}"})
+        if flood.ended == "time" or flood.stopped_by == "host":
+            return record
+        end_ns = flood.series[-1][0] if flood.end_ns is None and flood.series else flood.end_ns
+        if end_ns is not None and record.end_ns is not None and record.end_ns <= end_ns:
+            return record
+        gone = {"end_ns": end_ns, "ended": "killed", "stopped_by": "itself"}
+        return record.model_copy(update={**gone, "reason": f"its flood ended: {flood.reason or flood.ended}"})
 
     def _series(self, result: AggressorResult) -> list[tuple[int, str, str, int]]:
         rows = [
