@@ -161,7 +161,8 @@ def run(instrument: str, cell: Cell, client: Client, offer: Http, seconds: int) 
     environment = {"HOME": str(client.directory)}
     stdin = b""
     if instrument == "virtoll-load":
-        spec = http.specification(http.HttpSettings(**common), client, offer, log=None)
+        asked = http.HttpSettings(**common)
+        spec = http.asked(asked, offer) | native.driven(asked, client, None, None)
         argv, stdin = [str(binary("virtoll-load")), "http"], json.dumps(spec).encode()
     elif instrument == "wrk":
         lua = client.directory / "wrk.lua"

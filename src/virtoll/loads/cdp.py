@@ -103,7 +103,7 @@ class Devtools:
         while not self._closed and time.monotonic() < deadline:
             if self._has_message(method):
                 self._note(self._receive(method, math.inf))
-            elif _ready(self._read_fd, select.POLLIN, 0.0):
+            elif is_ready(self._read_fd, select.POLLIN, 0.0):
                 self._fill(method, deadline)
             else:
                 return
