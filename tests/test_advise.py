@@ -30,9 +30,10 @@ from virtoll.cli import main
 from virtoll.errors import StudyError
 from virtoll.features import no, partly, yes
 from virtoll.record.model import Arm
+from virtoll.record.rules import Decide
 from virtoll.report.advice import Advice, Known, advise
 from virtoll.report.advising import answer, as_json, as_text
-from virtoll.report.findings import find
+from virtoll.report.findings import Findings, find
 from virtoll.report.untold import _begun, untold
 
 RATE = load_metrics("request")["rate_per_s"]
@@ -367,6 +368,29 @@ def test_blocks_that_lost_an_arm_come_on_top_of_those_that_are_needed(tmp_path: 
     spoilt = {trial.id: "invalid" for trial in plan.trials if trial.arm == DOCKER and trial.block > 3}
     made, advice = unsure_of_docker(tmp_path, spoilt=spoilt)
     assert command_for_docker(advice) == f"virtoll run {made} --blocks {6 + 5}"
+
+
+def whether_docker_differs(findings: Findings) -> tuple[str, Verdict]:
+    """The command that would tell, and what is known so far."""
+    (toll,) = [toll for toll in findings.answering() if toll.arm == DOCKER]
+    (one,) = [one for one in untold(advise([findings], [], [], KNOWN)) if one.what.startswith("whether docker")]
+    return one.command, toll.verdict
+
+
+@pytest.mark.parametrize("changes", [{"is_kept": True}, {"rule": Decide(margin=0.03, looks=(4, 5, 6))}])
+def test_a_new_run_has_the_blocks_that_a_fixed_number_takes(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Of what would be no extension, the command of one would take two or three times as long."""
+    recipe = Recipe(arms=(NATIVE, AGAIN, DOCKER), blocks=6, factors={}, noise=0.04, seed=2)
+    whole = find(write_run(tmp_path / "run", recipe))
+    begun, verdict = whether_docker_differs(whole)
+    assert verdict.needed is not None
+    assert verdict.anew is not None
+    assert verdict.needed > 1.5 * verdict.anew
+    assert begun == f"virtoll run {tmp_path / 'run'} --blocks {verdict.needed}"
+    plan = whole.run.plan.model_copy(update={"rule": changes.get("rule")})
+    run = replace(whole.run, plan=plan, is_kept="is_kept" in changes)
+    told = replace(whole, run=run, matrix=replace(whole.matrix, run=run), _tolls={})
+    assert whether_docker_differs(told)[0] == f"virtoll run proxy --blocks {verdict.anew}"
 
 
 def test_a_run_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:

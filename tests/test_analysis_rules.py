@@ -126,6 +126,16 @@ def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:
     assert re.fullmatch(r"cannot tell yet: needs about \d+ more blocks", words[100])
 
 
+@pytest.mark.parametrize("rule", [FIXED, AtAnyTime(), up_to(20), TwoStage(Precision(half_width=0.02, pilot=8, most=9))])
+def test_a_verdict_knows_how_many_blocks_of_a_fixed_number_would_tell(rule: Rule) -> None:
+    so_far = Summary(0.06, 0.03, 10)
+    verdict = judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=rule)
+    assert verdict.kind == "unsure"
+    assert verdict.anew == blocks_needed(so_far, math.log1p(0.03), 1)
+    assert verdict.needed is not None
+    assert verdict.needed >= verdict.anew
+
+
 def test_what_a_platform_is_never_asked_is_excluded_and_in_no_family(tmp_path: Path) -> None:
     """Seen: "not run yet" in a finished run, and a share of the error for comparisons that were never planned."""
     run = read_run(write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER, LXC), blocks=4)))

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration
-from virtoll.record.model import PlannedTrial
+from virtoll.record.model import Phase, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import write_report
@@ -127,7 +128,7 @@ def test_each_arm_is_deployed_where_it_tells_something() -> None:
             "native+host (quota 95 %)",
             "native+host (384 us more)",
         ],
-        ["native+host", "native+host (again)", "native+host (link 37.9 Mbit/s)"],
+        ["native+host", "native+host (again)", "native+host (link 38 Mbit/s)"],
     ]
 
 
@@ -136,11 +137,22 @@ def test_the_treatment_of_an_arm_has_what_is_known_of_it() -> None:
     computing, linked = conditions(study)
     quota = treatment_of(study, computing, "native+host (quota 95 %)")
     burnt = treatment_of(study, computing, "native+host (384 us more)")
-    link = treatment_of(study, linked, "native+host (link 37.9 Mbit/s)")
+    link = treatment_of(study, linked, "native+host (link 38 Mbit/s)")
     native, of_link = treatment_of(study, computing, "native+host"), treatment_of(study, linked, "native+host")
     assert [each.throttle.quota_percent for each in (quota, burnt, native)] == [95, 100, 100]
     assert [each.work.service.settings.extra_ns for each in (quota, burnt, native)] == [0, 384211, 0]  # type: ignore[union-attr]
-    assert (link.link.rate_bit_per_s, of_link.link.rate_bit_per_s) == (37_895_142, 40_000_000)
+    assert (link.link.rate_bit_per_s, of_link.link.rate_bit_per_s) == (38_000_000, 40_000_000)
+
+
+def test_a_slower_link_costs_what_its_rate_is_less_by() -> None:
+    """Its bucket is empty when a window begins: the lead-in, which goes on into it, has asked for several times it."""
+    study = calibration_study(quick=False)
+    _, linked = conditions(study)
+    made = {entry.share: entry.values[LINK] for entry in study.arms if LINK in entry.values}
+    assert made == {1 - cost: round((1 - cost) * linked[LINK]) for cost in (0.01, 0.02, 0.05, 0.1)}
+    assert study.base["load.loop"] == "closed"
+    lead_in_s = study.base["rotation.lead_in_ns"] / 1e9
+    assert all(rate / 8 * lead_in_s > 5 * shaping.burst_bytes(rate) for rate in made.values())
 
 
 def test_what_is_known_of_an_arm_comes_back_with_its_run() -> None:
@@ -278,6 +290,16 @@ def test_what_was_not_the_limit_makes_no_cost(right: Findings) -> None:
     assert any("native got 50 % of its CPU, which was not its limit" in why for why in calibrated.not_judged)
 
 
+def test_what_is_not_known_to_have_been_the_limit_makes_no_cost(right: Findings) -> None:
+    matrix = build_matrix(right.run, measure_all(right.run))
+    matrix.values("cpu_s_per_1000")[:] = math.nan  # as where nothing samples the instance
+    calibrated = calibration(right.run, matrix)
+    assert calibrated is not None
+    assert {one.way for one in calibrated.known} == {"link rate"}
+    (why,) = calibrated.not_judged
+    assert why.endswith(" is not judged: native's CPU time is not known.")
+
+
 def test_its_report_tells_it_first(right: Findings) -> None:
     page = write_report(right).read_text()
     assert page.index("How far can virtoll be trusted") < page.index("Did the machine hold still?")
@@ -285,6 +307,27 @@ def test_its_report_tells_it_first(right: Findings) -> None:
     assert len(by_name["calibration-known"].rows) == 16
     assert by_name["calibration-noise"].heads[-1] == "Found in 30 min"
     assert answer(right)[0].endswith("5 % is chance).")
+
+
+def test_a_calibration_that_was_gone_on_with_the_next_day_took_no_longer(tmp_path: Path) -> None:
+    """Its blocks are of two turns, at 0 and 600 s, of 280 s each; in the third there is a pause between them."""
+    findings, took = run(tmp_path / "run", quick=True), []
+    for pause_s in (0, 14 * 3600):
+        records = []
+        for record in findings.run.records:
+            block, is_second = record.trial.block, record.trial.condition[LINK] is not None
+            at_s = 900 * block + 600 * is_second + pause_s * ((block, is_second) >= (3, True))
+            phases = [
+                Phase(name=name, start_ns=(at_s + after_s) * 10**9, duration_ns=lasts_s * 10**9)
+                for name, after_s, lasts_s in (("deploy", 0, 10), ("window", 10, 270))
+            ]
+            began = datetime.fromtimestamp(at_s, tz=UTC).isoformat()
+            records.append(record.model_copy(update={"phases": phases, "started_at": began}))
+        calibrated = calibration(replace(findings.run, records=tuple(records)), findings.matrix)
+        assert calibrated is not None
+        took.append(calibrated.trial_s)
+    assert took[0] == pytest.approx(900 / 9, rel=0.05)
+    assert took[1] == pytest.approx(took[0])
 
 
 def test_two_blocks_are_enough_and_one_is_none(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,15 @@ import pytest
 import confer_fake
 from quiet import Quiet
 from test_exit_codes import code_of
+from test_going_on import interrupted
 from virtoll import fakes
 from virtoll.analysis.carrying import levels_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
+from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.server import by_each_further, carried, void_levels
+from virtoll.analysis.server import deployments as deployed
 from virtoll.catalogue import catalogue, features
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -418,14 +422,16 @@ class Conferring(FakeExperiment):
             notes.check("janus lived to the end", False, "it ended by signal 9")
 
 
+TOLLS = {"native": 1.0, "docker": 1.1, "lxc": 1.3, "kvm": 1.2}
+
+
 def run_of(directory: Path, text: str = TEXT, **fake: Any) -> RunDirectory:
     of = study(text)
     kept = ("native", "docker", "lxc", "kvm")
     arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
     plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
     run = RunDirectory.create(directory, document.as_json(of), plan, fake_environment())
-    tolls = {"native": 1.0, "docker": 1.1, "lxc": 1.3, "kvm": 1.2}
-    execute(run, Conferring(tolls, of=of, knees={"kvm": 30}, **fake), Quiet())
+    execute(run, Conferring(TOLLS, of=of, knees={"kvm": 30}, **fake), Quiet())
     return run
 
 
@@ -487,6 +493,17 @@ def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> 
     assert toll.ratio is not None
     assert toll.ratio.value == pytest.approx(1.1)
     assert findings.headline.name == "server_cpus"
+
+
+def test_a_ramp_that_was_interrupted_counts_by_its_repeat(directory: Path, tmp_path: Path) -> None:
+    run = RunDirectory(interrupted(Path(shutil.copytree(directory, tmp_path / "run")), 2))
+    before = find(run.path).matrix
+    assert whole_blocks(before).tolist() == [True, False, True]
+    assert deployed(before, before.natives[0]) == (2, "")
+    execute(run, Conferring(TOLLS, of=study(), knees={"kvm": 30}), Quiet())
+    after = find(run.path).matrix
+    assert whole_blocks(after).all()
+    assert deployed(after, before.natives[0]) == (3, "")
 
 
 def test_a_history_and_advice_read_what_its_headline_is_of(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

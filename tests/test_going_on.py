@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from on_fakes import on_fakes, write_study
+from synthetic import AGAIN, DOCKER, NATIVE, Recipe, write_run
+from virtoll.analysis.ratios import whole_blocks
+from virtoll.catalogue import features
 from virtoll.cli import main
 from virtoll.errors import HostError, Problem
 from virtoll.fakes import fake_environment
 from virtoll.record.model import Arm, Environment
-from virtoll.record.store import RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.report.advice import Known, advise
+from virtoll.report.findings import find
+from virtoll.report.untold import untold
 from virtoll.run import environment
 from virtoll.run.environment import require_same
 from virtoll.run.stage import Stage
@@ -50,6 +58,53 @@ def test_what_cannot_be_had_any_more_is_not_sealed_as_failed(
     assert code_of("run", str(out)) == 0
     monkeypatch.setattr(Stage, "missing", without_docker)
     assert code_of("run", str(out)) == 0, "nothing is left to measure"
+
+
+def interrupted(run: Path, block: int) -> Path:
+    """The same run, its trials of a block interrupted and to come again."""
+    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    for record in lines:
+        if record["trial"]["block"] == block:
+            record |= {"status": "failed", "reason": f"{INTERRUPTED}by the user", "measured": None}
+    (run / "trials.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in lines))
+    return run
+
+
+def gone_on_with(run: Path, whole: Path) -> Path:
+    """The same run, in which what was interrupted came again as it is in a whole one."""
+    pending = RunDirectory(run).pending()
+    there = {record.trial.id: record for record in RunDirectory(whole).records()}
+    with (run / "trials.jsonl").open("a") as log:
+        for trial in pending:
+            log.write(there[trial.id.rstrip("r")].model_copy(update={"trial": trial}).model_dump_json() + "\n")
+    return run
+
+
+def said_of_docker(run: Path) -> tuple[str, str, list[bool]]:
+    """Of a run whatever path it has: the verdict, what advice has to ask for, and which blocks are whole."""
+    findings = find(run)
+    (toll,) = [toll for toll in findings.answering() if toll.arm == DOCKER]
+    advice = advise([findings], [], [], Known(features(), set()))
+    (command,) = [one.command for one in untold(advice) if one.what.startswith("whether docker")]
+    return toll.verdict.words, command.replace(str(run), "RUN"), whole_blocks(findings.matrix).tolist()
+
+
+def test_a_block_that_was_interrupted_is_yet_to_come(tmp_path: Path) -> None:
+    """By Ctrl-C in its last trial, or in a turn, all of its trials are sealed."""
+    recipe = Recipe(arms=(NATIVE, AGAIN, DOCKER), factors={}, blocks=6, bulk=False, seed=36)
+    whole, without, run = (
+        write_run(tmp_path / name, replace(recipe, sealed=3 * blocks))
+        for name, blocks in (("whole", 6), ("without", 3), ("run", 4))
+    )
+    assert said_of_docker(interrupted(run, 4)) == said_of_docker(without)
+    words, command, are_whole = said_of_docker(run)
+    assert words == "cannot tell yet: needs about 3 more blocks"
+    assert command == "virtoll run RUN"
+    assert are_whole == [True] * 3 + [False] * 3
+    findings = find(gone_on_with(run, whole))
+    assert findings.run.pending == 0
+    assert whole_blocks(findings.matrix).all()
+    assert findings.tolls("rate_per_s") == find(whole).tolls("rate_per_s")
 
 
 def told(**by: Any) -> Environment:

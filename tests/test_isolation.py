@@ -13,7 +13,9 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from isolating import HARMS, run_of
-from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite
+from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite, loss_floor
+from virtoll.analysis.load import AGGRESSOR
+from virtoll.analysis.matrix import Matrix
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
 from virtoll.report import contents, method
@@ -242,6 +244,40 @@ def test_blocks_in_which_requests_timed_out_beside_the_polite_one_do_not_either(
     assert (found.tolls["p99_rise"].ratio, found.kind) == (None, "unsure")
     assert found.tolls["p99_rise"].verdict.words == "no ratio: in 1 pair it lies among what failed"
     assert exposure(find(run).isolation, "lxc", "cpu").kind == "same"
+
+
+def floor_without(matrix: Matrix, aggressor: str) -> float | None:
+    """The noise floor of p99, had the aggressor not been studied."""
+    others = tuple(each for each in matrix.conditions if each.get(AGGRESSOR) != aggressor)
+    return loss_floor(replace(matrix, conditions=others, _arrays={}, _planned={}), "p99_rise")
+
+
+def test_the_noise_floor_leaves_out_the_aggressor_beside_which_a_native_timed_out(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    before = find(run)
+    with_one_of(run, run_of(tmp_path / "other", harms=TIMES_OUT, quick=True), "cpu")
+    told = find(run).isolation
+    assert told.floors["p99_rise"] == floor_without(before.matrix, "cpu") != before.isolation.floors["p99_rise"]
+    assert told.floors["goodput_kept"] is not None
+
+
+def test_the_noise_floor_leaves_out_the_aggressor_beside_which_a_native_has_a_0(tmp_path: Path) -> None:
+    matrix = find(run_of(tmp_path / "r", harms={}, quick=True)).matrix
+    before = floor_without(matrix, "disk")
+    assert matrix.floor is not None
+    (disk,) = (c for c, condition in enumerate(matrix.conditions) if condition.get(AGGRESSOR) == "disk")
+    matrix.values("p99_rise")[1, matrix.arms.index(matrix.floor), disk] = 0.0
+    assert loss_floor(matrix, "p99_rise") == before
+
+
+def test_the_noise_floor_is_unknown_where_a_native_timed_out_beside_the_polite_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    with_one_of(run, run_of(tmp_path / "other", harms={"polite": FakeHarm(kept=0.96)}, quick=True), "polite")
+    found = find(run)
+    assert found.isolation.floors["p99_rise"] is None
+    table = next(table for table in contents.tables(found) if table.name == "losses-p99-rise")
+    assert "The noise floor is unknown: " in table.notes[0]
+    assert "no second native arm" not in table.notes[0]
 
 
 def test_a_percentile_is_unanswered_though_the_report_is_given_in_another(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,10 +39,13 @@ PROBED = IN_TURN.partition("[service]")[0] + '[[probes]]\nname = "clock"\n[[arms
 
 @dataclass
 class Bench:
-    """`virtoll run` on fakes whose windows scatter by 15 %; ``lost``: the blocks in which docker fails."""
+    """`virtoll run` on fakes whose windows scatter by 15 %; ``lost``: the blocks in which docker fails,
+    ``killed``: the one that is interrupted.
+    """
 
     directory: Path
     lost: set[int] = field(default_factory=set)
+    killed: int | None = None
 
     def run(self, *options: str, text: str = IN_TURN) -> Findings:
         path = self.directory / "small.toml"
@@ -61,6 +65,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     def before(trial: PlannedTrial) -> None:
         if trial.block in found.lost and trial.arm.platform == "docker":
             raise PlatformError("it does not come up")
+        if trial.block == found.killed:
+            raise KeyboardInterrupt
 
     @contextmanager
     def lab(_stage: Stage, _images: object, _pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
@@ -104,6 +110,20 @@ def test_blocks_that_an_arm_lost_are_made_and_paid_for_too(bench: Bench) -> None
     (told,) = words.told(findings)
     assert f"{found.more} more block" in told
     assert f"--blocks {9 + found.more}”" in told
+
+
+def test_a_run_whose_last_block_was_interrupted_is_going_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its turn is sealed, and comes again: what would narrow it is told of what is there then."""
+    whole = words.told(bench.run("--blocks", "9"))
+    assert whole
+    shutil.rmtree(bench.directory / "run")
+    bench.killed = 9
+    assert words.told(bench.run("--blocks", "9")) == []
+    bench.killed = None
+    virtoll("run", str(bench.directory / "run"))
+    findings = find(bench.directory / "run")
+    assert {record.trial.id[-1] for record in findings.run.records if record.trial.block == 9} > {"r"}
+    assert words.told(findings) != []
 
 
 def test_a_calibration_is_no_study_to_run_anew(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import synthetic
 from advice_examples import CAPACITY, CPU_S, GIB, MEMORY, MIB, search_of
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from test_conference import run_of as conference
+from test_going_on import interrupted
 from test_knee import SHARE, TEXT, study
 from test_servers import TEXT as BOTH
 from test_servers import measured as two_servers
@@ -280,6 +282,20 @@ def test_a_knee_below_the_least_is_no_plan(tmp_path: Path, capsys: pytest.Captur
     code, out, _ = run(capsys, str(large), "--users", "2000")
     assert code == 0
     assert "carries fewer than 50,000 requests/s, the least that was tried" in out
+
+
+def test_a_block_that_was_interrupted_told_nothing_yet(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no block that may be a worse one, and a run that has one block with it is not made longer."""
+    stopped = interrupted(Path(shutil.copytree(searched, tmp_path / "run")), 6)
+    code, out, _ = run(capsys, str(stopped), "--users", "2000")
+    assert code == 0
+    assert "may be the worse ones" not in out
+    for block in range(2, 6):
+        interrupted(stopped, block)
+    _, out, _ = run(capsys, str(stopped), "--users", "2000")
+    assert f"`virtoll run {stopped}` gives one" in out
 
 
 def test_nothing_valid_ends_with_1_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,11 @@ from virtoll.analysis.estimates import LEVEL, Floats, Summary, mean_of_known, p_
 from virtoll.analysis.load import Run
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.narrowing import pace_of
 from virtoll.analysis.power import proportion, smallest_effect
 from virtoll.analysis.ratios import log_ratios
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, Noise, Odd, Rate
-from virtoll.record.model import Arm, Window
+from virtoll.record.model import Arm
 
 PART_BLOCKS = 4
 MINUTES = (5, 10, 30)
@@ -133,34 +133,30 @@ class _Bench:
         return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else math.nan
 
     def unlimited(self, condition: Condition) -> str:
-        """Why what slows an arm's CPU, or its link, costs no throughput that is known: it was not the limit; "" where
-        it was.
+        """Why what slows an arm's CPU, or its link, costs no throughput that is known: it was not the limit, or nobody
+        knows; "" where it was.
         """
         rate = self.native(METRICS[0], condition)
         if (link := condition.get(LINK)) is not None:
             share = 8 * rate * condition.get("load.object_bytes", math.nan) / link
-            told = f"native filled {100 * share:.0f} % of its link"
+            told, lacks = f"native filled {100 * share:.0f} % of its link", "what native filled of its link"
         else:
             share = rate * self.native(METRICS[1], condition) / 1000 / self.run.base.get("limits.vcpus", 1)
-            told = f"native got {100 * share:.0f} % of its CPU"
-        if not share < _LIMIT:
+            told, lacks = f"native got {100 * share:.0f} % of its CPU", "native's CPU time"
+        if share >= _LIMIT:
             return ""
-        return f"What is known of throughput ({condition.label()}) is not judged: {told}, which was not its limit."
+        why = f"{lacks} is not known" if math.isnan(share) else f"{told}, which was not its limit"
+        return f"What is known of throughput ({condition.label()}) is not judged: {why}."
 
     def trial_seconds(self) -> float:
-        """From one block's beginning to the next one's, by trial; at least what its windows take."""
-        begun: dict[int, float] = {}
-        windows: list[Window] = []
-        for record in self.run.records:
-            at_s = datetime.fromisoformat(record.started_at).timestamp()
-            begun[record.trial.block] = min(at_s, begun.get(record.trial.block, at_s))
-            windows += [] if record.measured is None else record.measured.windows
+        """What a block takes, by trial: the median over blocks, one of which may hold a pause. At least what its
+        windows take.
+        """
+        measured = (record.measured for record in self.run.records)
+        windows = [window for each in measured if each is not None for window in each.windows]
         least = sum(window.duration_ns for window in windows) / 1e9 / max(1, len(self.run.records))
-        first, last = min(begun), max(begun)
-        if first == last:
-            return least
-        in_block = len(self.run.plan.trials) / self.run.plan.blocks
-        return max(least, (begun[last] - begun[first]) / (last - first) / in_block)
+        pace, in_block = pace_of(self.run), len(self.run.plan.trials) / self.run.plan.blocks
+        return least if pace is None else max(least, pace.block_s / in_block)
 
 
 def _noise(bench: _Bench, metric: Metric, condition: Condition, trial_s: float) -> Noise | None:

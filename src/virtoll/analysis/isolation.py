@@ -223,12 +223,25 @@ def _table(matrix: Matrix, metric_name: str, rows: list[Row], margin: float, met
 
 
 def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
-    """How far the losses of native and of native again lie apart, or could by chance, relative."""
+    """How far the losses of native and of native again lie apart, or could by chance, relative: over the aggressors
+    beside which no pair lacks its ratio for a 0 or for want of an answer, since the other blocks are the better ones.
+    """
     if matrix.baseline is None or matrix.floor is None:
         return None
-    logs = _losses(matrix, metric_name)
-    first, again = (logs[:, matrix.arms.index(arm), :] for arm in (matrix.baseline, matrix.floor))
-    return noise(first - again, rule_of(matrix.run.plan))
+    natives, logs = [matrix.arms.index(arm) for arm in matrix.natives], _losses(matrix, metric_name)
+    zeros = _zeros(matrix, metric_name)[:, natives, :]
+    barred = [
+        bool(zeros[:, :, c].any()) or any(_lacks_answers(matrix, arm, each, metric_name) for arm in matrix.natives)
+        for c, each in enumerate(matrix.conditions)
+    ]
+    first, again = (logs[:, at, :] for at in natives)
+    return noise(np.where(barred, np.nan, first - again), rule_of(matrix.run.plan))
+
+
+def _lacks_answers(matrix: Matrix, arm: Arm, condition: Condition, metric_name: str) -> bool:
+    """Whether in some block a percentile lies among the requests without an answer, here or beside the polite one."""
+    beside_polite = _unanswered_beside_polite(matrix, arm, condition, metric_name)
+    return bool(beside_polite or _unanswered(_cells(matrix, arm, condition), metric_name))
 
 
 def _losses(matrix: Matrix, metric_name: str) -> Floats:

@@ -17,7 +17,7 @@ from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
 from virtoll.record.model import BESIDE, CONFIGURATION, PROBE, SERVER, Environment, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Decide, Look
-from virtoll.record.store import RunDirectory
+from virtoll.record.store import RunDirectory, is_interrupted, planned_id
 
 Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
@@ -105,6 +105,13 @@ class Run:
     parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     is_kept: bool = False  # a copy that was kept small, and is not gone on with
     pending: int = 0  # planned trials that are not there yet
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """The planned trials that were made, however they ended, by their ids: one that was interrupted when its repeat
+        is there.
+        """
+        return frozenset(planned_id(record.trial.id) for record in self.records if not is_interrupted(record))
 
     @cached_property
     def base(self) -> dict[str, Any]:

@@ -185,11 +185,10 @@ def toll_table(
 
 
 def whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
-    """Of each block, whether all of its trials were made, however they ended."""
-    made = {trial.record.trial.id for trial in matrix.trials}
-    if not made:
+    """Of each block, whether all of its trials were made, however they ended (`Run.made`)."""
+    if not matrix.trials:
         return np.zeros(len(matrix.blocks), dtype=bool)
-    pending = {trial.block for trial in matrix.run.plan.trials if trial.id not in made}
+    pending = {trial.block for trial in matrix.run.plan.trials if trial.id not in matrix.run.made}
     return np.array([block not in pending for block in matrix.blocks], dtype=bool)
 
 

@@ -16,6 +16,7 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import INTENSITIES, MIB, TrialMetrics
 from virtoll.analysis.usage import PASSED, grown_in, of_one_level, others_beside, time_mean, total, within
 from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured, Window
+from virtoll.record.store import is_interrupted
 
 Span = tuple[int, int]
 INSIDE = frozenset(
@@ -167,14 +168,15 @@ def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple
 
 def deployments(matrix: Matrix, arm: Arm, levels: Levels | None = None) -> tuple[int, str]:
     """In how many blocks an arm was deployed (for these levels), valid or not; and why the first that has no valid
-    level has none.
+    level has none. What was interrupted comes again, and is no reason where there is another.
     """
-    mine = [trial.record for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
+    sealed = [trial.record for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
     if levels is not None:
         asked = {condition for _, condition in levels}
-        mine = [record for record in mine if Condition.of(record.trial) in asked]
+        sealed = [record for record in sealed if Condition.of(record.trial) in asked]
+    mine = [record for record in sealed if not is_interrupted(record)]
     valid = {record.trial.block for record in mine if record.status == "valid"}
-    lost = [record for record in mine if record.trial.block not in valid]
+    lost = [record for record in mine or sealed if record.trial.block not in valid]
     return len({record.trial.block for record in mine}), f"{lost[0].status}: {lost[0].reason}" if lost else ""
 
 

@@ -43,6 +43,7 @@ class Verdict:
     kind: Kind
     words: str
     needed: int | None = None  # blocks in all, about, that it would take this run to tell
+    anew: int | None = None  # and a new one, of a fixed number
 
 
 def judge(
@@ -70,13 +71,16 @@ def judge(
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
-    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost=lost, ahead=ahead)
-    return Verdict("unsure", f"cannot tell yet: {asks}", needed)
+    anew = blocks_needed(summary, math.log1p(margin), family)
+    needed, asks = _asks(summary, math.log1p(margin), family, rule, anew, lost=lost, ahead=ahead)
+    return Verdict("unsure", f"cannot tell yet: {asks}", needed, anew)
 
 
-def _asks(summary: Summary, margin: float, family: int, rule: Rule, *, lost: int, ahead: int) -> tuple[int, str]:
+def _asks(
+    summary: Summary, margin: float, family: int, rule: Rule, anew: int, *, lost: int, ahead: int
+) -> tuple[int, str]:
     """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
-    fixed = needed = blocks_needed(summary, margin, family, rule)
+    fixed = needed = anew if rule is FIXED else blocks_needed(summary, margin, family, rule)
     if rule is FIXED and fixed - summary.n <= ahead:
         return fixed, rule.asks(fixed, summary)
     if rule is FIXED:

@@ -25,6 +25,7 @@ from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, Plann
 from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
+_AGAIN = "r"  # what that id has at its end, where the planned one has a number
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 MOST_LOG_BYTES = 1024**3  # of trials.jsonl, which is read line by line: three times what 10,000 hosts took
@@ -360,9 +361,20 @@ def _sealed(records: Iterable[TrialRecord]) -> tuple[set[str], dict[str, Planned
     sealed, interrupted = set(), {}
     for record in records:
         sealed.add(record.trial.id)
-        if record.status == "failed" and record.reason.startswith(INTERRUPTED):
+        if is_interrupted(record):
             interrupted[record.trial.id] = record.trial
     return sealed, interrupted
+
+
+def is_interrupted(record: TrialRecord) -> bool:
+    """Whether a trial was interrupted, and comes again under another id."""
+    return record.status == "failed" and record.reason.startswith(INTERRUPTED)
+
+
+def planned_id(trial_id: str) -> str:
+    """The id of a planned trial, or of that which one repeats; a level of a ramp (``.3``) stays that level."""
+    own, dot, level = trial_id.partition(".")
+    return f"{own.rstrip(_AGAIN)}{dot}{level}"
 
 
 def _with_repeats(plan: Plan, interrupted: Mapping[str, PlannedTrial]) -> list[PlannedTrial]:
@@ -372,7 +384,7 @@ def _with_repeats(plan: Plan, interrupted: Mapping[str, PlannedTrial]) -> list[P
         trial = planned
         trials.append(trial)
         while trial.id in interrupted:
-            trial = trial.model_copy(update={"id": f"{trial.id}r"})
+            trial = trial.model_copy(update={"id": f"{trial.id}{_AGAIN}"})
             trials.append(trial)
     return trials
 

@@ -60,8 +60,7 @@ def _size(toll: Toll) -> float | None:
 
 
 def _is_going_on(findings: Findings) -> bool:
-    made = {record.trial.id for record in findings.run.records}
-    return any(trial.id not in made for trial in findings.run.plan.trials)
+    return any(trial.id not in findings.run.made for trial in findings.run.plan.trials)
 
 
 def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:

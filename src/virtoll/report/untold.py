@@ -71,19 +71,21 @@ def _words(command: object) -> list[str]:
     return [] if not words or words[0].startswith("-") else words
 
 
-def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
+def _more_blocks(part: Part, advice: Advice, n: int, needed: int, anew: int | None = None) -> str:
     """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
     hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length, nor
-    does a copy that was kept small. Of several hosts: twice as many on each, since what it takes hangs on each.
+    does a copy that was kept small: a new run is begun, of as many as it needs ``anew``, where that is another number.
+    Of several hosts: twice as many on each, since what it takes hangs on each.
     """
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
         more = 2 * part.findings.run.plan.blocks // len(hosts)
         return f"virtoll {_begun(part.findings, advice)} --blocks {more}{part.findings.run.far}"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
-    total = needed + max(0, whole - n)
+    lost = max(0, whole - n)
     if part.findings.run.plan.rule is not None or part.findings.run.is_kept:
-        return f"virtoll {_begun(part.findings, advice)} --blocks {total}"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {(anew or needed) + lost}"
+    total = needed + lost
     return run if total <= planned else f"{run} --blocks {total}"
 
 
@@ -137,7 +139,7 @@ def _unsure(advice: Advice) -> Iterator[Untold]:
             if toll is not None and toll.verdict.kind == "unsure" and toll.verdict.needed:
                 what = f"whether {label} differs from native in {part.name}"
                 n = 0 if toll.ratio is None else toll.ratio.n
-                command = _more_blocks(part, advice, n, toll.verdict.needed)
+                command = _more_blocks(part, advice, n, toll.verdict.needed, toll.verdict.anew)
                 yield Untold(what, f"{lower(part.metric.title)} {interval(toll.ratio)} of native's", command)
             for one in candidate.held.get(part.name, ()):
                 if one.told in ("cannot tell", "not measured"):

@@ -60,14 +60,8 @@ def _known(study: Study, cost: float, computing: Mapping[str, Any], linked: Mapp
     yield _native(native, f"quota {quota:g} %", {QUOTA: quota}, computing, 1 - cost)
     extra_ns = round(_REQUEST_NS * cost / (1 - cost))
     yield _native(native, f"{format_duration(extra_ns)} more", {EXTRA: extra_ns}, computing)
-    rate = _slower(linked[LINK], cost, study.base["rotation.window_ns"] / 1e9)
+    rate = round((1 - cost) * linked[LINK])  # a window's lead-in has emptied the link's bucket
     yield _native(native, f"link {format_bit_rate(rate)}", {LINK: rate}, linked, 1 - cost)
-
-
-def _slower(rate_bit_per_s: int, cost: float, window_s: float) -> int:
-    """The rate at which ``cost`` less gets through in a window. A pause fills the bucket, which empties at once."""
-    at_once = 8 * shaping.burst_bytes(rate_bit_per_s) / window_s
-    return round((1 - cost) * (rate_bit_per_s + at_once) - at_once)
 
 
 def _native(

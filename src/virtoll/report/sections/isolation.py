@@ -228,7 +228,6 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
         if is_polite(condition) and metric.probe:  # a probe sees no before
             continue
         rows.append((_head(told, exposures[0]), *(_loss(exposure, metric, work) for exposure in exposures)))
-    floor = told.floors[metric.name]
     family = sum(
         toll.verdict.kind not in ("missing", "unjudged") and not is_polite(exposure.condition)
         for exposure in told.exposures.values()
@@ -238,12 +237,7 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "
-        f"any, so there is no ratio. {rates} "
-        + (
-            "The run has no second native arm, so the noise floor is not known."
-            if floor is None
-            else f"Noise floor (native's losses against those of native again): {floor * 100:.1f} %."
-        ),
+        f"any, so there is no ratio. {rates} {_noise(told, metric)}",
     )
     return Table(
         f"losses-{tables.file_name(metric.name)}",
@@ -252,6 +246,16 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
         tuple(rows),
         notes,
     )
+
+
+def _noise(told: Isolation, metric: Metric) -> str:
+    """How far native's losses differ from native's."""
+    if told.matrix.floor is None:
+        return "The run has no second native arm, so the noise floor is not known."
+    floor = told.floors[metric.name]
+    if floor is None:
+        return "The noise floor is unknown: beside no neighbour do both natives have a ratio in each of enough blocks."
+    return f"Noise floor (native's losses against those of native again): {floor * 100:.1f} %."
 
 
 def _what(metric: Metric) -> str:
