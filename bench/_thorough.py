@@ -19,7 +19,7 @@ from virtoll.record.tables import packed, requests_table
 TICKS = 200  # 20 s at 10 Hz
 _CGROUP = (
     *("cpu.usage_ns", "cpu.user_ns", "cpu.system_ns", "cpu.wait_ns", "context_switches", "pids.current"),
-    *("memory.usage_bytes", "memory.rss_bytes", "memory.cache_bytes", "io.read_bytes", "io.write_bytes"),
+    *("memory.usage_bytes", "memory.resident_bytes", "memory.cache_bytes", "io.read_bytes", "io.write_bytes"),
 )
 _MACHINE = (
     *("cpu.usage_ns", "cpu.user_ns", "cpu.system_ns", "cpu.idle_ns", "cpu.steal_ns", "context_switches"),

@@ -264,7 +264,7 @@ def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: f
         ("instance", "cpu.user_ns"): 0.4e9,
         ("instance", "cpu.system_ns"): 0.55e9,
         ("instance", "memory.usage_bytes"): -(90 if not slow else 420) * 1024**2,
-        ("instance", "memory.rss_bytes"): -(60 if not slow else 400) * 1024**2,
+        ("instance", "memory.resident_bytes"): -(60 if not slow else 400) * 1024**2,
         ("generator", "cpu.usage_ns"): 0.4e9,
         ("host", "cpu.usage_ns"): 1.5e9,
         ("origin", "cpu.usage_ns"): 0.2e9,

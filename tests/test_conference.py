@@ -378,7 +378,10 @@ def _seen(measured: Measured, side: str, toll: float, at_most: float) -> list[tu
                     total[source, counter] += (per_s * served * toll + others) * window.duration_ns / SECOND
                 rows.append((t_ns, source, counter, round(total[source, counter])))
             at_moment = {
-                "outside": {("instance", "memory.usage_bytes"): 20 + level, ("instance", "memory.rss_bytes"): level},
+                "outside": {
+                    ("instance", "memory.usage_bytes"): 20 + level,
+                    ("instance", "memory.resident_bytes"): level,
+                },
                 "inside": {("inside", "memory.total_bytes"): 512, ("inside", "memory.available_bytes"): 500 - level},
             }[side]
             rows += [

@@ -140,7 +140,7 @@ def test_qemu_takes_all_of_the_memory_from_them_at_once(machine: Any) -> None:
 def test_what_no_group_books_is_added_to_what_it_does(tmp_path: Path) -> None:
     told = {
         "instance.memory.usage_bytes": [10],
-        "instance.memory.rss_bytes": [5],
+        "instance.memory.resident_bytes": [5],
         "instance.memory.cache_bytes": [3],
         "beside-b.memory.usage_bytes": [7],
         "generator.memory.usage_bytes": [2],
@@ -148,7 +148,7 @@ def test_what_no_group_books_is_added_to_what_it_does(tmp_path: Path) -> None:
     samples = Samples([1], cast(Any, told), 0)
     assert monitor._rows(samples, [1], {"instance": 1000, "beside-b": 0}) == [
         (1, "instance", "memory.usage_bytes", 1010),
-        (1, "instance", "memory.rss_bytes", 1005),
+        (1, "instance", "memory.resident_bytes", 1005),
         (1, "instance", "memory.cache_bytes", 3),
         (1, "beside-b", "memory.usage_bytes", 7),
         (1, "generator", "memory.usage_bytes", 2),
@@ -202,7 +202,7 @@ def test_a_guest_in_huge_pages_holds_them_and_is_told_to(lab: Lab) -> None:
         assert instance.facts["memory_pages"] == "huge"
         watching.start(instance, Monitor.read_clock(instance), 10.0)
         told = watching.collect().outside
-    held = [value for _, source, counter, value in told if (source, counter) == ("instance", "memory.rss_bytes")]
+    held = [value for _, source, counter, value in told if (source, counter) == ("instance", "memory.resident_bytes")]
     assert held
     assert all(memory_bytes < each < 2 * memory_bytes for each in held)
 

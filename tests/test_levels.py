@@ -90,7 +90,7 @@ class Crowds(FakeExperiment):
             "net.rx_bytes": viewers * 1e3,
             "net.tx_bytes": viewers * 1e5,
         }
-        steady = {"memory.usage_bytes": (60 + MEMORY_MIB * viewers) * MIB, "memory.rss_bytes": 30 * MIB}
+        steady = {"memory.usage_bytes": (60 + MEMORY_MIB * viewers) * MIB, "memory.resident_bytes": 30 * MIB}
         rows: list[tuple[int, str, str, int]] = []
         for tick in range(11):
             t_ns = at + tick * SECOND // 2

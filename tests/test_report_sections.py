@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from synthetic import AGAIN, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
@@ -537,6 +539,24 @@ def _lost(record: TrialRecord, number: int) -> TrialRecord:
     quantities = {"lost_percent": Quantity("Lost", "%", "less")}
     update = {"name": "command", "loop": "open", "windows": [window], "quantities": quantities}
     return record.model_copy(update={"measured": measured.model_copy(update=update)})
+
+
+def test_a_run_from_before_shared_memory_was_told_has_no_resident_memory(tmp_path: Path) -> None:
+    """It was told by its anonymous part alone: of some guests nearly nothing."""
+    directory = write_run(tmp_path / "run", Recipe((NATIVE, AGAIN, UML), blocks=2))
+    (now,) = Memory().figures(find(directory))
+    assert "rings: peak of its resident memory" in now.caption
+    for path in directory.glob("trials/*/outside.parquet"):
+        table = pq.read_table(path)
+        counters = [name.replace("resident", "rss") for name in table["counter"].to_pylist()]
+        place = table.schema.get_field_index("counter")
+        pq.write_table(table.set_column(place, "counter", pa.array(counters)), path)
+    findings = find(directory)
+    (before,) = Memory().figures(findings)
+    assert "of its resident memory this run tells nothing" in before.caption
+    pooled = Pooled.of(findings, "memory_peak_mib", "rss_peak_mib")
+    assert pooled.mean("rss_peak_mib", UML) is None
+    assert pooled.mean("memory_peak_mib", UML) is not None
 
 
 @pytest.mark.drawn

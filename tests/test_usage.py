@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from virtoll.trial.deployer import Deployer
 
 MS = 10**6
 S = 10**9
+MIB = 2**20
 
 
 @pytest.fixture
@@ -58,18 +59,19 @@ def window(start_ns: int, seen: Booked | None, *, work: float = 100, lead_ms: in
     )
 
 
-def noted(*windows: Window) -> TrialMetrics:
+def noted(*windows: Window, memory: Mapping[tuple[str, str], Series] | None = None) -> TrialMetrics:
     """A trial whose instance, by the monitor's looks, used 300 ms from before each lead-in to the window's end."""
     looks = sorted({t_ns for each in windows for t_ns in (each.start_ns - 150 * MS, each.end_ns + MS)})
     values = np.cumsum([0, *[300 * MS if n % 2 == 0 else 0 for n in range(len(looks) - 1)]])
     series = {("instance", "cpu.usage_ns"): Series(np.array(looks, dtype=np.int64), values.astype(np.int64))}
+    series |= memory or {}
     run = SimpleNamespace(samples=lambda *_: series, given=lambda _condition: {}, neighbours=None)
     measured = Measured(name="http", instrument="made up 1", unit="request", loop="closed", windows=list(windows))
     arm = Arm(label="lxc+routed", platform="lxc", network="routed")
     planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=arm, condition={})
     record = TrialRecord(trial=planned, status="valid", started_at="2026-11-27T08:00:00Z", measured=measured)
     trial = TrialMetrics(record)
-    note_usage(trial, measured, cast(Run, run), memory=False, inside=False)
+    note_usage(trial, measured, cast(Run, run), memory=memory is not None, inside=False)
     return trial
 
 
@@ -134,6 +136,30 @@ def test_an_arm_that_served_nothing_is_censored_as_before() -> None:
     nothing = window(S, booked(S), work=0).model_copy(update={"served": 0})
     trial = noted(nothing)
     assert trial.missing["cpu_s_per_1000"] == "no request was served in the window"
+
+
+def held(**mib: list[int]) -> TrialMetrics:
+    """A trial whose instance held so much, by the last word of the counter, at looks within the window."""
+    looks = np.array([S + 10 * MS, S + 50 * MS, S + 90 * MS], dtype=np.int64)
+    series = {
+        ("instance", f"memory.{name}_bytes"): Series(looks, np.array(values, dtype=np.int64) * MIB)
+        for name, values in mib.items()
+    }
+    return noted(window(S, booked(S)), memory=series)
+
+
+def test_resident_memory_is_told_of_what_is_shared_too() -> None:
+    trial = held(usage=[70, 90, 80], resident=[60, 65, 62])
+    assert (trial.values["memory_peak_mib"], trial.values["rss_peak_mib"]) == (90, 65)
+
+
+def test_a_run_that_looked_at_no_shared_memory_tells_no_resident_peak() -> None:
+    """Such as were made before: most of a guest's memory was missing in it."""
+    trial = held(usage=[70, 90, 80], rss=[1, 1, 1])
+    assert "rss_peak_mib" not in trial.values
+    assert "runs from before 2026-11-27 do not tell what is shared" in trial.missing["rss_peak_mib"]
+    assert trial.values["memory_peak_mib"] == 90
+    assert held().missing["rss_peak_mib"] == "no sample of it lies in the window"
 
 
 def test_the_generator_looks_right_after_both_ends(client: Client, server: MisbehavingServer, tmp_path: Path) -> None:

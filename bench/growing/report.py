@@ -33,7 +33,7 @@ _OUTSIDE: dict[tuple[str, str], float] = {
     ("instance", "cpu.user_ns"): 0.4e9,
     ("instance", "cpu.system_ns"): 0.55e9,
     ("instance", "memory.usage_bytes"): -9e7,
-    ("instance", "memory.rss_bytes"): -6e7,
+    ("instance", "memory.resident_bytes"): -6e7,
     ("generator", "cpu.usage_ns"): 0.4e9,
     ("host", "cpu.usage_ns"): 1.5e9,
     ("origin", "cpu.usage_ns"): 0.2e9,

@@ -37,6 +37,11 @@ fn system() -> libc::utsname {
     }
 }
 
+/// The kernel's release: `6.1.0-18-amd64`.
+pub fn kernel() -> String {
+    text(&system().release)
+}
+
 /// A field of it, which a zero byte ends.
 fn text(field: &[libc::c_char]) -> String {
     let bytes: Vec<u8> = field

@@ -26,6 +26,9 @@ const KEYS: [(&str, usize, i64); 7] = [
     ("file", 4, 1),
 ];
 
+/// Version 1 tells the group's own first, then the total with all sub-groups.
+const SHARED_KEYS: [&str; 2] = ["shmem", "total_shmem"];
+
 const MEMINFO_KEYS: [&str; 4] = ["MemTotal:", "MemAvailable:", "AnonPages:", "Cached:"];
 
 /// The counters of a kind, in the order in which `parse` gives their values. An integer's name is its source's.
@@ -36,7 +39,7 @@ pub fn counters(kind: Kind) -> &'static [&'static str] {
             "cpu.usage_ns",
             "cpu.user_ns",
             "cpu.system_ns",
-            "memory.rss_bytes",
+            "memory.resident_bytes",
             "memory.cache_bytes",
         ],
         Kind::Psi => &["some_us", "full_us"],
@@ -127,12 +130,23 @@ fn add(total: &mut i64, text: Option<&str>, unit: i64) {
     *total = sum(*total, text.map_or(MISSING, |text| scaled(text, unit)));
 }
 
+/// Shared memory (tmpfs, memfd, System V) is kept from others as anonymous memory is, and guests' may be it; the kernel
+/// counts it as cache.
 fn keyed(text: &str, values: &mut [i64]) {
+    let mut shared = MISSING;
     for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
         if let Some((_, slot, unit)) = KEYS.iter().find(|(known, ..)| *known == key) {
             values[*slot] = scaled(value, *unit);
+        } else if SHARED_KEYS.contains(&key) {
+            shared = number(value);
         }
     }
+    values[3] = sum(values[3], shared);
+    values[4] = match (values[4], shared) {
+        (MISSING, _) | (_, MISSING) => MISSING,
+        // The kernel does not sum both at one moment.
+        (cache, shared) => cache.saturating_sub(shared).max(0),
+    };
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=123`
@@ -396,10 +410,22 @@ mod tests {
             parsed(Kind::Keyed, v2_cpu),
             [12_000, 7_000, 5_000, MISSING, MISSING]
         );
-        let v2_memory = "anon 4096\nfile 8192\nkernel 1\nfile_mapped 5\n";
-        assert_eq!(parsed(Kind::Keyed, v2_memory)[3..], [4096, 8192]);
-        let v1_memory = "cache 1\nrss 2\ntotal_cache 8192\ntotal_rss 4096\ntotal_rss_huge 3\n";
-        assert_eq!(parsed(Kind::Keyed, v1_memory)[3..], [4096, 8192]);
+        let v2_memory = "anon 4096\nfile 8192\nkernel 1\nshmem 1024\nfile_mapped 5\n";
+        assert_eq!(parsed(Kind::Keyed, v2_memory)[3..], [5120, 7168]);
+        let v1_memory = "cache 1\nrss 2\nshmem 3\ntotal_cache 8192\ntotal_rss 4096\ntotal_rss_huge 3\ntotal_shmem 1024\n";
+        assert_eq!(parsed(Kind::Keyed, v1_memory)[3..], [5120, 7168]);
+    }
+
+    #[test]
+    fn shared_memory_is_resident_and_no_cache() {
+        let all_shared = "anon 0\nfile 4096\nshmem 8192\n"; // not summed at one moment
+        assert_eq!(parsed(Kind::Keyed, all_shared)[3..], [8192, 0]);
+        for untold in ["anon 4096\nfile 8192\n", "anon 4096\nfile 8192\nshmem x\n"] {
+            assert_eq!(parsed(Kind::Keyed, untold)[3..], [MISSING, MISSING]);
+        }
+        assert_eq!(parsed(Kind::Keyed, "file 2\nshmem 1\n")[3..], [MISSING, 1]);
+        let huge = format!("anon {0}\nfile 1\nshmem {0}\n", i64::MAX);
+        assert_eq!(parsed(Kind::Keyed, &huge)[3..], [MISSING, 0]);
     }
 
     #[test]

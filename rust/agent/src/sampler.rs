@@ -11,7 +11,7 @@ use std::time::Duration;
 use virtoll_wire::protocol::{Answer, Clock, Kind, Samples, Source, Unreadable};
 
 use crate::agent::{done, failed, Outcome};
-use crate::devices::Devices;
+use crate::devices::{self, Devices};
 use crate::parse::{counters, parse, summed, MISSING, MOST_COUNTERS};
 use crate::paths;
 use crate::threads::Threads;
@@ -129,6 +129,9 @@ impl Reader {
                     .map_err(|error| error.to_string())?,
             ),
         };
+        if source.kind == Kind::Blkio {
+            devices::expect_counted(Path::new(&source.path))?;
+        }
         let source = source.clone();
         let mut reader = Reader {
             source,
@@ -384,6 +387,42 @@ mod tests {
         let told = Reader::open(&source, &mut text).err().unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(told.contains("none of its kind's counters"), "{told}");
+    }
+
+    #[test]
+    fn bytes_that_this_kernel_does_not_count_are_no_zero() {
+        let root = std::env::temp_dir().join(unique("virtoll-blkio"));
+        let group = root.join("virtoll/1");
+        std::fs::create_dir_all(&group).unwrap();
+        let name = "blkio.throttle.io_service_bytes_recursive";
+        let source = Source {
+            name: "instance".into(),
+            kind: Kind::Blkio,
+            path: group.join(name).to_str().unwrap().into(),
+            only: vec![],
+        };
+        let (mut text, mut row) = (Vec::new(), [7; 2]);
+        let write = |told: [&str; 3]| {
+            let groups = [&root, &root.join("virtoll"), &group];
+            for (group, told) in groups.iter().zip(told) {
+                std::fs::write(group.join(name), told).unwrap();
+            }
+        };
+        // Each disk is in the root's own, whether it was used or not.
+        write([
+            "8:0 Read 0\n8:0 Write 0\nTotal 0\n",
+            "Total 0\n",
+            "Total 0\n",
+        ]);
+        let mut reader = Reader::open(&source, &mut text).unwrap();
+        reader.sample(&mut text, &mut row);
+        assert_eq!(row, [0, 0], "nothing was read yet");
+        // As Linux 6.10 has it, where no throttle was set.
+        write(["Total 0\n"; 3]);
+        let told = Reader::open(&source, &mut text).err().unwrap();
+        assert!(told.contains("only where a throttle is set"), "{told}");
+        assert!(told.contains(root.to_str().unwrap()), "{told}");
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -26,7 +26,7 @@ _KEEP_S = 900.0
 # Values that a ring may have: on the host all that the agent's may, inside less, for they take memory.
 _MOST_OUTSIDE, _MOST_INSIDE = 8 * 1024**2, 2 * 1024**2
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
-_HELD = ("memory.usage_bytes", "memory.rss_bytes")
+_HELD = ("memory.usage_bytes", "memory.resident_bytes")
 NOBODY: Mapping[str, Accounting] = MappingProxyType({})
 _NONE: Mapping[str, int] = MappingProxyType({})
 

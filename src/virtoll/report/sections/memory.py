@@ -10,6 +10,8 @@ from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
 from virtoll.report.words import unseen
 
+_NO_RINGS = "of its resident memory this run tells nothing (runs from before 2026-11-27 left out what is shared)"
+
 
 class Memory(Section):
     """As the host books it, and resident."""
@@ -43,9 +45,11 @@ def _memory(findings: Findings) -> Figure | None:
     pooled = _pooled(findings)
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     rows = pooled_rows(pooled, arms, _SEEN)
+    has_rings = any(row["seen"] == "inside" for row in rows)
+    rings = "rings: peak of its resident memory (anonymous and shared)" if has_rings else _NO_RINGS
     caption = (
-        "Filled marks: peak of all memory booked to the instance on the host, page cache included; rings: peak of its "
-        f"resident memory. Means over blocks with 95 % intervals{pooled.over}."
+        "Filled marks: peak of all memory booked to the instance on the host, page cache included; "
+        f"{rings}. Means over blocks with 95 % intervals{pooled.over}."
     )
     draw = dots(findings, arms, rows, "MiB", log=False)
     return Figure("memory", "How much memory does it take?", caption, draw) if rows else None
