@@ -115,6 +115,7 @@ blocks = 2
 [quick.load]
 time_limit = "1 s"
 """
+REAL = GOOD.replace('memory = "64 MiB"', 'cache_memory = "64 MiB"')  # for the catalogue of what is registered
 
 
 def read(text: str, *, quick: bool = False, platforms: Sequence[str] = ()) -> Study:
@@ -219,6 +220,37 @@ def test_a_bad_value_is_refused(old: str, new: str, told: str) -> None:
     if told == "named twice":
         text += '[[arms]]\nplatform = "lxc"\n'
     assert told in "\n".join(problems(text))
+
+
+@pytest.mark.parametrize(
+    ("factor", "above", "told", "remedy"),
+    [
+        ('"origin.workers" = [1, 4]', "", "one origin stands for the whole run", "make a study of each"),
+        ('"origin.tls" = [false, true]', "", "one origin stands for the whole run", "make a study of each"),
+        ('"rotation.rounds" = [8, 16]', 'design = "rotation"\n', "nothing is measured in turn", 'design = "rotation"'),
+        ('"knee.windows" = [3, 5]', '[knee]\nobjective = ["latency_p99 < 20 ms"]\n', "searches for no knee", "[knee]"),
+        ('"neighbour.start" = ["1 s", "2 s"]', '[neighbour]\naggressor = "cpu"\n', "has no aggressor", "[neighbour]"),
+        ('"neighbour.duration" = ["1 s", "2 s"]', '[neighbour]\naggressor = "cpu"\n', "has no aggressor", "[neighbour]"),
+        ('"slices.rate" = ["none", "1 Mbit/s"]', "[slices]\ncount = 1\n", "has no slices", "[slices]"),
+    ],
+)
+def test_a_factor_that_would_change_nothing_is_refused(factor: str, above: str, told: str, remedy: str) -> None:
+    text = REAL.replace("[factors]\n", f"[factors]\n{factor}\n")
+    with pytest.raises(StudyError) as caught:
+        read_study(text, "my.toml", catalogue())
+    (problem,) = caught.value.problems
+    assert told in problem.what
+    assert remedy in problem.remedy
+    assert problem.where == "my.toml:13"
+    if above:
+        switched_on = text.replace("[service]\n", f"{above}[service]\n", 1)
+        assert factor.split('"')[1].partition(".")[0] in str(read_study(switched_on, "my.toml", catalogue()).factors)
+
+
+def test_a_factor_may_be_switched_on_by_another() -> None:
+    text = REAL.replace("[factors]\n", '[factors]\n"neighbour.aggressor" = ["polite", "cpu"]\n')
+    text = text.replace("[factors]\n", '[factors]\n"neighbour.start" = ["1 s", "2 s"]\n')
+    assert len(read_study(text, "my.toml", catalogue()).factors["neighbour.start_ns"]) == 2
 
 
 def test_open_loop_must_say_how_many_connections() -> None:

@@ -112,7 +112,7 @@ def _read(reader: Reader, document: dict[str, Any], *, quick: bool, all_that_can
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
     sections = read_sections(reader, document)
     specs, base = sections.specs, sections.base
-    factors = _factors(reader, document, specs)
+    factors = _factors(reader, document, sections)
     if sections.servers:
         specs[SERVER] = {"": Spec(SERVER, SERVER, str, "", {})}
         factors = {SERVER: tuple(sections.servers), **factors}
@@ -274,12 +274,13 @@ def _factor_spec(
     return spec
 
 
-def _factors(
-    reader: Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
-) -> dict[str, tuple[Any, ...]]:
+def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) -> dict[str, tuple[Any, ...]]:
     factors = {}
     for path, levels in document.get("factors", {}).items():
-        spec = _factor_spec(reader, path, "factors", specs)
+        spec = _factor_spec(reader, path, "factors", sections.specs)
+        if spec is not None and (inert := _why_inert(document, sections.base, path)):
+            what, remedy = inert
+            reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
         elif spec is not None and is_composite(spec.hint):
@@ -290,6 +291,28 @@ def _factors(
                 reader.fail(f"{path} names a level twice", "factors", path)
             factors[spec.path] = values
     return factors
+
+
+def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) -> tuple[str, str] | None:
+    """Why all levels of a factor would be one and the same, and what to do; None where they are not."""
+    section = path.partition(".")[0]
+    if section == "origin":
+        return "one origin stands for the whole run", "make a study of each"
+    if section == "rotation" and document.get("design") != "rotation":
+        return "nothing is measured in turn", 'write design = "rotation" at the top, or leave it out'
+    switch, lacks = _SWITCHES.get(section, ("", ""))
+    if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
+        return None
+    return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
+
+
+# Sections that do nothing without one of their values, and what a study is then.
+_SWITCHES = {
+    "knee": ("knee.objective", "searches for no knee"),
+    "neighbour": ("neighbour.aggressor", "has no aggressor"),
+    "slices": ("slices.count", "has no slices"),
+}
+_NEED_NO_SWITCH = ("neighbour.servers",)
 
 
 def _exclusions(
