@@ -219,7 +219,7 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
-        where = " --cluster tls://HOST:8786 --tls DIRECTORY" if plan.hosts else ""
+        where = options_of(plan, environment)
         notes.append(
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
             + ("" if is_kept else f" `virtoll run {directory}{where}` resumes it.")
@@ -232,6 +232,14 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
     return Run(
         directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept, pending=pending
     )
+
+
+def options_of(plan: Plan, environment: Environment) -> str:
+    """By which options others measure what they measured of a run, each after a space; "" of a run of one machine."""
+    if not plan.hosts:
+        return ""
+    by_ssh = "performer" in environment.notes
+    return " --host ssh://root@HOST" if by_ssh else " --cluster tls://HOST:8786 --tls DIRECTORY"
 
 
 def _as_far_as(plan: Plan, block: int) -> Plan:

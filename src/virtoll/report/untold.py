@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from virtoll.analysis.conditions import Condition
+from virtoll.analysis.load import options_of
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.features import is_variant, supported
@@ -78,13 +79,17 @@ def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
     """
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
         more = 2 * part.findings.run.plan.blocks // len(hosts)
-        return f"virtoll {_begun(part.findings, advice)} --blocks {more} --cluster tls://HOST:8786 --tls DIRECTORY"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {more}{_options(part)}"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     total = needed + max(0, whole - n)
     if part.findings.run.plan.rule is not None or part.findings.run.is_kept:
         return f"virtoll {_begun(part.findings, advice)} --blocks {total}"
     return run if total <= planned else f"{run} --blocks {total}"
+
+
+def _options(part: Part) -> str:
+    return options_of(part.findings.run.plan, part.findings.run.environment)
 
 
 def _directory(part: Part) -> str:
@@ -118,7 +123,7 @@ def _lost(advice: Advice) -> Iterator[Untold]:
                 why = next((matrix.why_missing(part.metric.name, arm, c) for c in asked), "the study does not ask it")
                 whole, planned = int(whole_blocks(matrix).sum()), len(matrix.blocks)
                 again = _more_blocks(part, advice, whole, max(2, 2 * planned))
-                command = again if whole == planned else f"virtoll run {_directory(part)}"
+                command = again if whole == planned else f"virtoll run {_directory(part)}{_options(part)}"
             yield Untold(f"{arm.label} in {part.name}", why, command)
 
 
