@@ -170,6 +170,24 @@ def test_problems_of_a_quick_programme_are_told_at_its_own_lines() -> None:
         read(text, quick=True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[quick.load]\n", "[quick.load]\nconnections = 0\n", "my.toml:31: connections: must be at least 1"),
+        ("[quick.load]\n", "[quick.load]\nconections = 1\n", "my.toml:31: unknown key 'conections'"),
+        ('time_limit = "1 s"', "time_limit = 1", "my.toml:31: time_limit: 1 lacks its unit"),
+        ('name = "http"', 'name = "http"\nwarm_up = 1', "my.toml:11: warm_up: 1 lacks its unit"),
+        ("blocks = 2", "blocks = 1", "my.toml:29: blocks must be at least 2"),
+        ("[quick.load]", "[quick.limits]\nvcpus = 0\n[quick.load]", "my.toml:31: vcpus: must be at least 1"),
+        ("[quick.load]", "[quick.nobody]\n[quick.load]", "my.toml:28: unknown key 'nobody'"),
+    ],
+)
+def test_problems_of_quick_are_told_at_its_own_lines_and_others_at_theirs(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    with pytest.raises(StudyError, match=re.escape(told)):
+        read(GOOD.replace(old, new, 1), quick=True)
+
+
 def test_settings_are_built_from_base_and_condition() -> None:
     study = read(GOOD)
     settings = settings_of(HttpSettings, "load", study.values({"load.connections": 100}))

@@ -19,6 +19,7 @@ from virtoll.studies import claims
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
+from virtoll.study.quick import apply_quick
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
 from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
@@ -78,7 +79,7 @@ def read_study(
         reader = Reader(text, file, catalogue)
         _expect_tables(reader, document)
         if quick:
-            _apply_quick(reader, document)
+            apply_quick(reader, document)
         if memory_bytes is not None:
             _limit_memory(reader, document, memory_bytes)
         document["arms"] = [*document.get("arms", []), *_further_arms(document, platforms)]
@@ -214,22 +215,6 @@ def _refuse_too_many_vcpus(
             reader.problems.append(Problem(what, f"{reader.file}:{entry.line}", remedy))
 
 
-def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
-    """Lay the file's own [quick] table over the rest: the same study, smaller."""
-    overrides = document.pop("quick", None)
-    if overrides is None:
-        reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
-        return
-    for key, value in overrides.items():
-        if key == SERVERS and key in document:
-            _lay_over(document[key], value)
-        elif isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
-            document.setdefault(key, {}).update(value)
-        else:
-            document[key] = value
-            reader.headings[key] = f"quick.{key}"
-
-
 def _limit_memory(reader: Reader, document: dict[str, Any], memory_bytes: int) -> None:
     """Lay a limit over the study's own; a study that compares several is another one without them."""
     if _MEMORY in document.get("factors", {}):
@@ -240,15 +225,6 @@ def _limit_memory(reader: Reader, document: dict[str, Any], memory_bytes: int) -
         reader.problems.append(Problem(what, f"--memory {exact_bytes(memory_bytes)}", "ask for more: 512MiB"))
     else:
         document["limits"] = {**document.get("limits", {}), "memory": exact_bytes(memory_bytes)}
-
-
-def _lay_over(table: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Servers are tables of tables: what [quick] does not name of one stays."""
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(table.get(key), dict):
-            _lay_over(table[key], value)
-        else:
-            table[key] = value
 
 
 def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
