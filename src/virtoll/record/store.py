@@ -223,14 +223,7 @@ class RunDirectory:
         """The randomised plan, and the blocks that were added to it."""
         plan = self._read(Plan, "plan.json")
         for extension in self._extensions():
-            plan = plan.model_copy(
-                update={
-                    "blocks": extension.blocks,
-                    "trials": [*plan.trials, *extension.trials],
-                    "estimate_s": plan.estimate_s + extension.estimate_s,
-                    "extended": (*plan.extended, plan.blocks),
-                }
-            )
+            plan = extended(plan, extension)
         return plan
 
     def looks(self, plan: Plan | None = None) -> list[Look]:
@@ -355,12 +348,29 @@ class RunDirectory:
             raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
+def extended(plan: Plan, extension: Extension) -> Plan:
+    """A plan, and the blocks that are added to it."""
+    return plan.model_copy(
+        update={
+            "blocks": extension.blocks,
+            "trials": [*plan.trials, *extension.trials],
+            "estimate_s": plan.estimate_s + extension.estimate_s,
+            "extended": (*plan.extended, plan.blocks),
+        }
+    )
+
+
+def is_interrupted(record: TrialRecord) -> bool:
+    """Whether a trial comes again, under another id."""
+    return record.status == "failed" and record.reason.startswith(INTERRUPTED)
+
+
 def _sealed(records: Iterable[TrialRecord]) -> tuple[set[str], dict[str, PlannedTrial]]:
     """The ids of these, and those that were interrupted, by theirs."""
     sealed, interrupted = set(), {}
     for record in records:
         sealed.add(record.trial.id)
-        if record.status == "failed" and record.reason.startswith(INTERRUPTED):
+        if is_interrupted(record):
             interrupted[record.trial.id] = record.trial
     return sealed, interrupted
 
