@@ -89,6 +89,7 @@ def test_the_quick_study_asks_the_same_of_the_same_arms() -> None:
         (["run", "prxy"], "no such study"),
         (["run", "proxy", "--platforms", "dokcer", "--dry-run"], "'dokcer' is no platform of study 'proxy'"),
         (["run", "proxy", "--blocks", "1", "--dry-run"], "one block gives no interval"),
+        (["run", "proxy", "--blocks", "100000000", "--dry-run"], "trials would be planned, and 1,000,000 are the most"),
         (["run", "proxy", "--quick", "--platforms", "lxc", "--budget", "20s", "--dry-run"], "fewer than two blocks"),
     ],
 )

@@ -332,6 +332,16 @@ def test_a_budget_that_is_named_as_enough_is_enough(asked: Asked, blocks: int, o
     assert refused == 1 + (asked != Asked()), "once by the plan, and once by the rule"
 
 
+@pytest.mark.parametrize("blocks", [10**8, 33_334])
+def test_more_trials_than_a_run_may_have_are_refused_before_they_are_drawn(blocks: int) -> None:
+    """Whoever asked for them: the file was read with fewer blocks."""
+    study = dataclasses.replace(read(GOOD), blocks=blocks)
+    arms, overhead = [entry.arm for entry in study.arms], dict.fromkeys(CATALOGUE.platforms, 1.0)
+    with pytest.raises(StudyError, match=rf"{blocks * 5 * 6:,} trials would be planned, and 1,000,000 are the most"):
+        make_plan(study, arms, overhead)
+    assert make_plan(study, arms, overhead, budget_s=1000).blocks == 5, "a budget makes them fewer"
+
+
 def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
     kept = with_only(read(GOOD), ["lxc"])
     assert [entry.arm.platform for entry in kept.arms] == ["native", "native", "lxc"]

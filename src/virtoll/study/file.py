@@ -18,6 +18,7 @@ from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
+from virtoll.study.plan import too_many
 from virtoll.study.programme import programme
 from virtoll.study.quick import apply_quick
 from virtoll.study.reader import Reader
@@ -26,7 +27,6 @@ from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, neares
 from virtoll.units import exact_bytes, format_bytes
 
 _MOST_BYTES = 1_000_000
-MOST_TRIALS = 1_000_000
 _TOP: dict[str, tuple[type, Any]] = {
     "name": (str, ""),
     "title": (str, ""),
@@ -195,8 +195,7 @@ def _refuse_too_many_trials(
     reader: Reader, blocks: int, arms: int, factors: Mapping[str, tuple[Any, ...]], cases: int
 ) -> None:
     trials = blocks * arms * math.prod(len(levels) for levels in factors.values()) * max(1, cases)
-    if trials > MOST_TRIALS:
-        what = f"{trials:,} trials would be planned, and {MOST_TRIALS:,} are the most"
+    if what := too_many(trials):
         reader.fail(what, "", "blocks", "leave out blocks, arms or levels")
 
 
