@@ -103,6 +103,19 @@ def write_run(directory: Path, recipe: Recipe) -> Path:
     return directory
 
 
+def measured_elsewhere(directory: Path, notes: Mapping[str, Any]) -> None:
+    """As if a host had measured a run that was written, with what is noted of how it was reached."""
+    plan = Plan.model_validate_json((directory / "plan.json").read_text())
+    there = {trial.id: trial.model_copy(update={"host": "node1"}) for trial in plan.trials}
+    (directory / "plan.json").write_text(plan.model_copy(update={"trials": list(there.values())}).model_dump_json())
+    found = Environment.model_validate_json((directory / "environment.json").read_text())
+    found = found.model_copy(update={"notes": {**found.notes, **notes}})
+    (directory / "environment.json").write_text(found.model_dump_json())
+    records = [TrialRecord.model_validate_json(line) for line in (directory / "trials.jsonl").open()]
+    kept = [record.model_copy(update={"trial": there[record.trial.id]}).model_dump_json() for record in records]
+    (directory / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept))
+
+
 def _plan(recipe: Recipe, rng: np.random.Generator) -> Plan:
     conditions = [
         dict(zip(recipe.factors, levels, strict=True)) for levels in itertools.product(*recipe.factors.values())

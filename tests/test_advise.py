@@ -17,7 +17,7 @@ import pytest
 import advice_examples
 import isolating
 import synthetic_programme
-from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
+from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, measured_elsewhere, write_run
 from test_knee import TEXT as SEARCH
 from test_servers import measured as two_servers
 from virtoll.analysis.advice import Candidate, better, comes_before, ranked
@@ -346,10 +346,15 @@ def test_a_bound_decides_where_it_can(tmp_path: Path, changes: dict[str, str], o
 # -- commands that run -----------------------------------------------------------------------------------------
 
 
-def unsure_of_docker(tmp_path: Path, **changes: Any) -> tuple[Path, Advice]:
-    """Advice on an objective whose bound lies within docker's interval; six blocks that hold a value would tell."""
+def unsure_of_docker(tmp_path: Path, *, elsewhere: dict[str, Any] | None = None, **changes: Any) -> tuple[Path, Advice]:
+    """Advice on an objective whose bound lies within docker's interval; six blocks that hold a value would tell.
+
+    ``elsewhere``: what is noted of how the host was reached that measured it, where another did.
+    """
     recipe = Recipe(**{"arms": (NATIVE, DOCKER), "blocks": 8, "factors": {"load.connections": [1]}, **changes})
     made = write_run(tmp_path / "run", recipe)
+    if elsewhere is not None:
+        measured_elsewhere(made, elsewhere)
     (docker,) = [one for one in as_json(of(made, "p99 < 1 us"))["candidates"] if one["arm"] == DOCKER.label]
     (held,) = docker["objectives"]
     bound = held["value"] + (held["high"] - held["value"]) / 1.2
@@ -396,6 +401,27 @@ def test_a_new_run_has_the_blocks_that_a_fixed_number_takes(tmp_path: Path, chan
 def test_a_run_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
     made, advice = unsure_of_docker(tmp_path, sealed=3 * 2)
     assert command_for_docker(advice) == f"virtoll run {made}"
+
+
+@pytest.mark.parametrize(
+    ("notes", "options"),
+    [({}, "--cluster tls://HOST:8786 --tls DIRECTORY"), ({"performer": "ab12"}, "--host ssh://root@HOST")],
+)
+def test_what_others_measured_they_measure_again(tmp_path: Path, notes: dict[str, Any], options: str) -> None:
+    _, advice = unsure_of_docker(tmp_path, elsewhere=notes)
+    assert command_for_docker(advice) == f"virtoll run proxy --blocks {2 * 8} {options}"
+
+
+@pytest.mark.parametrize(
+    ("notes", "options"),
+    [({}, "--cluster tls://HOST:8786 --tls DIRECTORY"), ({"performer": "ab12"}, "--host ssh://root@HOST")],
+)
+def test_what_others_have_yet_to_measure_they_go_on_with(tmp_path: Path, notes: dict[str, Any], options: str) -> None:
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=8, factors={"load.connections": [1]}, sealed=1)
+    made = write_run(tmp_path / "run", recipe)
+    measured_elsewhere(made, notes)
+    told = {one.what: one.command for one in untold(of(made))}
+    assert told["docker+routed in run"] == f"virtoll run {made} {options}"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from synthetic import (
     TRUTH,
     UML,
     Recipe,
+    measured_elsewhere,
     write_histogram,
     write_run,
     write_samples,
@@ -67,6 +68,22 @@ def test_running_run_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", Recipe(blocks=2, sealed=9)))
     assert len(run.records) == 9
     assert any("resumes it" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("notes", "options"),
+    [
+        ({}, "--cluster tls://HOST:8786 --tls DIRECTORY"),
+        ({"performer": "ab12", "clock": {}}, "--host ssh://root@HOST"),
+    ],
+)
+def test_a_run_that_others_measure_is_resumed_by_the_option_that_names_them(
+    tmp_path: Path, notes: dict[str, Any], options: str
+) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=9, bulk=False))
+    measured_elsewhere(directory, notes)
+    (note,) = [note for note in read_run(directory).notes if "resumes it" in note]
+    assert f"`virtoll run {directory} {options}` resumes it" in note
 
 
 def test_torn_last_line_is_noted_and_left_out(tmp_path: Path) -> None:

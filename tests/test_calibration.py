@@ -36,6 +36,7 @@ from virtoll.report.promises import share
 from virtoll.run import calibrations, environment
 from virtoll.run.calibrating import calibrate, calibration_study
 from virtoll.run.execute import execute
+from virtoll.run.measuring import _keep_calibration
 from virtoll.run.request import Request
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -407,6 +408,27 @@ def test_the_last_calibration_of_the_machine_is_kept(state: Path, right: Finding
     assert calibrations.last(MACHINE)[0] == found(right)
     later = found(right).model_copy(update={"created_at": "2026-02-01T00:00:00+00:00"})
     assert calibrations.keep(later) == path
+    assert calibrations.last(MACHINE)[0] == later
+
+
+def test_an_older_calibration_leaves_the_later_one(
+    state: Path, right: Findings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = found(right).model_copy(update={"created_at": "2026-02-01T00:00:00.000+00:00"})
+    path = calibrations.keep(later)
+    assert calibrations.keep(found(right)) == path
+    assert calibrations.last(MACHINE)[0] == later
+    _keep_calibration(found(right), quiet=False)
+    told = f"not kept: {path} holds a later one, of 2026-02-01T00:00:00.000+00:00\n"
+    assert capsys.readouterr().out == told
+    _keep_calibration(found(right), quiet=True)
+    said = capsys.readouterr()
+    assert said.err == told
+    assert json.loads(said.out) == {
+        "event": "calibrated",
+        "path": None,
+        "calibration": found(right).model_dump(mode="json"),
+    }
     assert calibrations.last(MACHINE)[0] == later
 
 

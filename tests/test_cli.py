@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -89,6 +89,7 @@ def test_the_quick_study_asks_the_same_of_the_same_arms() -> None:
         (["run", "prxy"], "no such study"),
         (["run", "proxy", "--platforms", "dokcer", "--dry-run"], "'dokcer' is no platform of study 'proxy'"),
         (["run", "proxy", "--blocks", "1", "--dry-run"], "one block gives no interval"),
+        (["run", "proxy", "--blocks", "100000000", "--dry-run"], "trials would be planned, and 1,000,000 are the most"),
         (["run", "proxy", "--quick", "--platforms", "lxc", "--budget", "20s", "--dry-run"], "fewer than two blocks"),
     ],
 )
@@ -333,7 +334,7 @@ def test_what_is_left_of_a_run_in_turns_is_told_by_whole_turns(monkeypatch: pyte
     clock = [0.0]
     monkeypatch.setattr("virtoll.run.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
     tally = _Tally()
-    records = [cast(TrialRecord, SimpleNamespace(trial=trial, reason="")) for trial in trials]
+    records = [TrialRecord(trial=trial, status="valid", started_at="2026-01-01T00:00:00+00:00") for trial in trials]
     tally.planned(Plan(seed=1, blocks=3, trials=trials, estimate_s=300), [])
     assert tally.left_s() == 300
     clock[0] = 100.0

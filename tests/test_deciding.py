@@ -199,6 +199,48 @@ def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Be
     assert capsys.readouterr().out.startswith("0 trials are left")
 
 
+def planned_of(out: str) -> dict[str, Any]:
+    """The event that tells the plan, of all that were told."""
+    events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    (planned,) = (event for event in events if event["event"] == "planned")
+    return dict(planned)
+
+
+def test_a_program_is_told_of_an_extension_with_what_it_adds_to(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run(text=TWENTY.replace("blocks = 20", "blocks = 2")) == 0
+    before = RunDirectory(bench.out).plan
+    capsys.readouterr()
+    assert bench.go_on("--blocks", "5", "--dry-run", "--json") == 0
+    planned = planned_of(capsys.readouterr().out)
+    assert (planned["trials"], planned["blocks"], planned["sealed"]) == (3 * 5, 5, 3 * 2)
+    assert planned["estimate_s"] == pytest.approx(before.estimate_s * 5 / 2)
+    assert bench.go_on("--blocks", "5", "--json") == 0
+    assert planned_of(capsys.readouterr().out) == planned
+
+
+def test_blocks_that_a_rule_left_out_are_not_told_as_sealed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run("--decide", "5%") == 0
+    assert bench.blocks < 20
+    capsys.readouterr()
+    for options in (("--dry-run", "--json"), ("--json",)):
+        assert bench.go_on(*options) == 0
+        assert planned_of(capsys.readouterr().out)["sealed"] == 3 * bench.blocks
+
+
+def test_a_trial_that_comes_again_is_not_told_as_sealed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.fail["b02-t0005"] = KeyboardInterrupt()
+    assert bench.run(text=TWENTY.replace("blocks = 20", "blocks = 2")) == 130
+    assert len(RunDirectory(bench.out).records()) == 5
+    bench.fail.clear()
+    capsys.readouterr()
+    for options in (("--dry-run", "--json"), ("--json",)):
+        assert bench.go_on(*options) == 0
+        planned = planned_of(capsys.readouterr().out)
+        assert (planned["trials"], planned["sealed"]) == (6, 4)
+
+
 def test_a_look_that_a_kill_left_out_is_taken_when_it_goes_on(bench: Bench) -> None:
     bench.run("--decide", "5%")
     done, blocks = len(bench.performed), bench.blocks

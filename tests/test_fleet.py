@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,14 +27,15 @@ from virtoll.fakes import fake_environment
 from virtoll.files import durable
 from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.lock import exclusive
-from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.model import Arm, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.report.method import log_scale
 from virtoll.report.words import replicates_of
 from virtoll.run import alone, cluster, environment, hosting, over_hosts
 from virtoll.run.fleet import Answer
-from virtoll.run.hosting import Order
+from virtoll.run.handed import Handed, packed, unpacked
+from virtoll.run.hosting import Offer, Order
 from virtoll.run.trusted import settle
 from yard import PATIENCE_S, SMALL, Yard, environment_here
 
@@ -485,6 +486,73 @@ def test_garbage_is_no_trial_and_its_host_is_not_asked_again(
     assert said in bad.reason
     assert by_status(records) == {"valid": 9, "failed": 1}
     assert "8 trials left; node2: what its host" in told(capsys)
+
+
+def test_a_host_whose_tables_are_garbage_keeps_no_others_from_being_reported(yard: Yard) -> None:
+    real, turn = yard.hosting("node2").answer, []
+
+    def answer(data: bytes) -> bytes:
+        said, order = real(data), Order.model_validate_json(data)
+        if order.kind != "perform":
+            return said
+        turn.extend(order.trials)
+        (handed,) = unpacked(said, order.trials)
+        return packed([Handed(handed.record, {**handed.files, "latency.parquet": b"garbage"})])
+
+    yard.hostings["node2"].answer = answer  # type: ignore[method-assign]
+    yard.start("node1", "node2")
+    assert yard.run() == 1
+    assert len(turn) == 1, "and it is not asked again"
+    records = yard.run_directory.records()
+    (bad,) = [record for record in records if record.status != "valid"]
+    assert "node2: what its host handed back cannot be read: it is a damaged latency.parquet" in bad.reason
+    assert by_status(records) == {"valid": 9, "failed": 1}
+    assert find(yard.out).answering()
+
+
+def offered(yard: Yard, host: str, change: Callable[[Offer], Offer]) -> None:
+    """What a host says that it offers is changed."""
+    real = yard.hosting(host).answer
+
+    def answer(data: bytes) -> bytes:
+        said = real(data)
+        if Order.model_validate_json(data).kind != "look":
+            return said
+        return change(Offer.model_validate_json(said)).model_dump_json().encode()
+
+    yard.hostings[host].answer = answer  # type: ignore[method-assign]
+
+
+def test_an_arm_that_the_study_does_not_name_is_not_measured(yard: Yard) -> None:
+    strange = Arm(label="nobody's", platform="nobody's", network="none")
+    told = SkippedArm(arm=strange.model_copy(update={"label": "another"}), reason="it is not there")
+    for host in ("node1", "node2"):
+        offered(yard, host, lambda offer: offer.model_copy(update={"arms": [*offer.arms, strange], "skipped": [told]}))
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    directory = yard.run_directory
+    assert {trial.arm.platform for trial in directory.plan.trials} == {"native", "docker"}
+    assert directory.environment.skipped == []
+
+
+def test_a_host_that_offers_another_arm_by_the_name_of_the_studys_is_left_out(yard: Yard, capsys: Any) -> None:
+    def change(offer: Offer) -> Offer:
+        arms = [arm.model_copy(update={"network": "nat"} if arm.platform == "docker" else {}) for arm in offer.arms]
+        return offer.model_copy(update={"arms": arms})
+
+    offered(yard, "node1", change)
+    yard.start("node1", "node2")
+    assert yard.run() == 0
+    assert set(yard.run_directory.plan.hosts.values()) == {"node2"}
+    assert "node1 does not take part: it does not offer docker+routed" in told(capsys)
+
+
+def test_an_optional_arm_is_not_measured_where_a_host_does_not_name_it(yard: Yard, capsys: Any) -> None:
+    offered(yard, "node2", lambda offer: offer.model_copy(update={"arms": offer.arms[:2]}))
+    yard.start("node1", "node2")
+    assert yard.run(text=SMALL.replace('platform = "docker"', 'platform = "docker"\noptional = true')) == 0
+    assert {trial.arm.platform for trial in yard.run_directory.plan.trials} == {"native"}
+    assert "not measured: docker+routed: node2: it does not say why" in told(capsys)
 
 
 def test_a_refusal_is_kept_in_bounds_and_without_orders_to_a_terminal(yard: Yard, capsys: Any) -> None:

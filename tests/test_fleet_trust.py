@@ -10,6 +10,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +22,9 @@ from virtoll import cli
 from virtoll.errors import HostError, TrialError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import interrupts
-from virtoll.record.model import Arm, PlannedTrial, TrialRecord
+from virtoll.record.model import Arm, Measured, PlannedTrial, TrialRecord, Window
+from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
+from virtoll.record.tables import packed as table_packed
 from virtoll.run import environment, handed, one_by_one, trusted, worker
 from virtoll.run.fleet import Answer, read
 from virtoll.run.handed import Handed, collected, packed, spool_in, unpacked
@@ -211,6 +216,61 @@ def test_a_file_has_one_plain_word_for_a_name(name: str) -> None:
     message = packed([Handed(sealed(1), {name: b"x"})])
     with pytest.raises(TrialError, match="no heading of trials"):
         unpacked(message, [trial_of(1)])
+
+
+SAMPLE = samples_table([(1, "host", "cpu_ns", 5), (2, "host", "cpu_ns", 9)])
+REQUEST = np.array([1])
+OPEN = Measured(name="http", instrument="none", loop="open", windows=[Window(start_ns=0, duration_ns=1, work=0)])
+
+
+def rewritten(table: pa.Table) -> bytes:
+    """Of optional columns, whose rows may be without a value."""
+    into = pa.BufferOutputStream()
+    pq.write_table(table, into)
+    return bytes(into.getvalue())
+
+
+def half_overwritten(data: bytes) -> bytes:
+    """Its end tells of its rows, which are none."""
+    return data[:4] + b"\xff" * (len(data) // 3) + data[4 + len(data) // 3 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("outside.parquet", b"garbage", "Parquet"),
+        ("outside.parquet", rewritten(SAMPLE.drop_columns(["value"])), "it has no column value"),
+        ("outside.parquet", rewritten(SAMPLE.set_column(0, "t_ns", pa.array(["a", "b"]))), "column t_ns holds string"),
+        ("inside.parquet", rewritten(SAMPLE.set_column(3, "value", pa.array([1, None]))), "rows without a value"),
+        ("series.parquet", half_overwritten(bytes(table_packed(SAMPLE))), ""),
+        ("latency.parquet", table_packed(SAMPLE), "it has no column lower_ns"),
+        (
+            "requests.parquet",
+            table_packed(requests_table(REQUEST, REQUEST, REQUEST.astype(np.int16))),
+            "it has no column late_ns",
+        ),
+    ],
+)
+def test_a_table_that_no_report_could_read_is_refused(name: str, data: bytes, why: str) -> None:
+    record = sealed(1).model_copy(update={"measured": OPEN})
+    with pytest.raises(TrialError, match=rf"it is a damaged {name} of b01-t0001: .*{why}"):
+        unpacked(packed([Handed(record, {name: bytes(data)})]), [trial_of(1)])
+
+
+def test_tables_as_they_are_written_are_taken() -> None:
+    late = requests_table(REQUEST, REQUEST, REQUEST.astype(np.int16), REQUEST)
+    files = {
+        "outside.parquet": SAMPLE,
+        "inside.parquet": samples_table([]),
+        "latency.parquet": histogram_table([(1, 2, 3)]),
+        "lateness.parquet": histograms_table([[(1, 2, 3)], []]),
+        "requests.parquet": late,
+    }
+    handed = Handed(
+        sealed(1).model_copy(update={"measured": OPEN}),
+        {name: bytes(table_packed(table)) for name, table in files.items()} | {"own.parquet": b"a service's own"},
+    )
+    assert unpacked(packed([handed]), [trial_of(1)]) == [handed]
 
 
 def test_trials_that_were_not_asked_for_are_refused() -> None:

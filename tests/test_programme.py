@@ -567,6 +567,19 @@ def test_numbers_and_words_are_what_they_are_in_a_study_file() -> None:
     assert (settings["order"], settings["isa"], settings["time_ns"]) == (200, "avx2", 2_000_000_000)
 
 
+@pytest.mark.parametrize(
+    ("asked", "labels"),
+    [
+        (ProbeRequest("linpack"), ["native+host"]),
+        (ProbeRequest("linpack", network="host"), ["native+host"]),
+        (ProbeRequest("linpack", platform="docker", network="host"), ["native+host", "docker+host"]),
+    ],
+)
+def test_native_as_it_usually_is_may_be_asked_for_by_its_network(asked: ProbeRequest, labels: list[str]) -> None:
+    study = read(_study_text(asked))
+    assert [entry.arm.label for entry in study.arms] == labels
+
+
 # -- the agent's report -----------------------------------------------------------------------------------
 
 

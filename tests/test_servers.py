@@ -146,6 +146,23 @@ def test_the_quick_study_of_streaming_takes_under_twenty_minutes(missing: set[st
 OPEN = 'name = "http"\nloop = "open"\nrate = "50 /s"\n'
 
 
+@pytest.mark.parametrize(
+    ("quick", "told", "line"),
+    [
+        ("[quick.servers.broad.load]\nconnections = 0", "connections: must be at least 1", 2),
+        ("[quick.servers.broad.load]\nconections = 2", "unknown key 'conections'", 2),
+        ("[quick.servers.broad.service]\nworkers = 0", "workers: must be at least 1", 2),
+        ("[quick.servers.third]\nload = 1", "[servers.third] needs a service and a load", 1),
+    ],
+)
+def test_what_is_wrong_in_the_quick_of_a_server_is_told_with_its_line(quick: str, told: str, line: int) -> None:
+    with pytest.raises(StudyError) as raised:
+        read_study(f"{TEXT}{quick}\n", "both.toml", catalogue(), quick=True)
+    (problem,) = raised.value.problems
+    assert problem.what.startswith(told)
+    assert problem.where == f"both.toml:{len(TEXT.splitlines()) + line}"
+
+
 def test_in_open_loop_each_servers_connections_are_to_be_said() -> None:
     """With the default of one, requests would queue in the generator, and the wait be told as the server's latency."""
     unsaid = TEXT.replace("connections = 7\n", "")

@@ -115,6 +115,7 @@ blocks = 2
 [quick.load]
 time_limit = "1 s"
 """
+REAL = GOOD.replace('memory = "64 MiB"', 'cache_memory = "64 MiB"')  # for the catalogue of what is registered
 
 
 def read(text: str, *, quick: bool = False, platforms: Sequence[str] = ()) -> Study:
@@ -169,6 +170,24 @@ def test_problems_of_a_quick_programme_are_told_at_its_own_lines() -> None:
         read(text, quick=True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[quick.load]\n", "[quick.load]\nconnections = 0\n", "my.toml:31: connections: must be at least 1"),
+        ("[quick.load]\n", "[quick.load]\nconections = 1\n", "my.toml:31: unknown key 'conections'"),
+        ('time_limit = "1 s"', "time_limit = 1", "my.toml:31: time_limit: 1 lacks its unit"),
+        ('name = "http"', 'name = "http"\nwarm_up = 1', "my.toml:11: warm_up: 1 lacks its unit"),
+        ("blocks = 2", "blocks = 1", "my.toml:29: blocks must be at least 2"),
+        ("[quick.load]", "[quick.limits]\nvcpus = 0\n[quick.load]", "my.toml:31: vcpus: must be at least 1"),
+        ("[quick.load]", "[quick.nobody]\n[quick.load]", "my.toml:28: unknown key 'nobody'"),
+    ],
+)
+def test_problems_of_quick_are_told_at_its_own_lines_and_others_at_theirs(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    with pytest.raises(StudyError, match=re.escape(told)):
+        read(GOOD.replace(old, new, 1), quick=True)
+
+
 def test_settings_are_built_from_base_and_condition() -> None:
     study = read(GOOD)
     settings = settings_of(HttpSettings, "load", study.values({"load.connections": 100}))
@@ -219,6 +238,37 @@ def test_a_bad_value_is_refused(old: str, new: str, told: str) -> None:
     if told == "named twice":
         text += '[[arms]]\nplatform = "lxc"\n'
     assert told in "\n".join(problems(text))
+
+
+@pytest.mark.parametrize(
+    ("factor", "above", "told", "remedy"),
+    [
+        ('"origin.workers" = [1, 4]', "", "one origin stands for the whole run", "make a study of each"),
+        ('"origin.tls" = [false, true]', "", "one origin stands for the whole run", "make a study of each"),
+        ('"rotation.rounds" = [8, 16]', 'design = "rotation"\n', "nothing is measured in turn", 'design = "rotation"'),
+        ('"knee.windows" = [3, 5]', '[knee]\nobjective = ["latency_p99 < 20 ms"]\n', "searches for no knee", "[knee]"),
+        ('"neighbour.start" = ["1 s", "2 s"]', '[neighbour]\naggressor = "cpu"\n', "has no aggressor", "[neighbour]"),
+        ('"neighbour.duration" = ["1 s"]', '[neighbour]\naggressor = "cpu"\n', "has no aggressor", "[neighbour]"),
+        ('"slices.rate" = ["none", "1 Mbit/s"]', "[slices]\ncount = 1\n", "has no slices", "[slices]"),
+    ],
+)
+def test_a_factor_that_would_change_nothing_is_refused(factor: str, above: str, told: str, remedy: str) -> None:
+    text = REAL.replace("[factors]\n", f"[factors]\n{factor}\n")
+    with pytest.raises(StudyError) as caught:
+        read_study(text, "my.toml", catalogue())
+    (problem,) = caught.value.problems
+    assert told in problem.what
+    assert remedy in problem.remedy
+    assert problem.where == "my.toml:13"
+    if above:
+        switched_on = text.replace("[service]\n", f"{above}[service]\n", 1)
+        assert factor.split('"')[1].partition(".")[0] in str(read_study(switched_on, "my.toml", catalogue()).factors)
+
+
+def test_a_factor_may_be_switched_on_by_another() -> None:
+    text = REAL.replace("[factors]\n", '[factors]\n"neighbour.aggressor" = ["polite", "cpu"]\n')
+    text = text.replace("[factors]\n", '[factors]\n"neighbour.start" = ["1 s", "2 s"]\n')
+    assert len(read_study(text, "my.toml", catalogue()).factors["neighbour.start_ns"]) == 2
 
 
 def test_open_loop_must_say_how_many_connections() -> None:
@@ -280,6 +330,16 @@ def test_a_budget_that_is_named_as_enough_is_enough(asked: Asked, blocks: int, o
             assert named
             budget_s, refused = parse_duration_ns(named[1]) / 1e9, refused + 1
     assert refused == 1 + (asked != Asked()), "once by the plan, and once by the rule"
+
+
+@pytest.mark.parametrize("blocks", [10**8, 33_334])
+def test_more_trials_than_a_run_may_have_are_refused_before_they_are_drawn(blocks: int) -> None:
+    """Whoever asked for them: the file was read with fewer blocks."""
+    study = dataclasses.replace(read(GOOD), blocks=blocks)
+    arms, overhead = [entry.arm for entry in study.arms], dict.fromkeys(CATALOGUE.platforms, 1.0)
+    with pytest.raises(StudyError, match=rf"{blocks * 5 * 6:,} trials would be planned, and 1,000,000 are the most"):
+        make_plan(study, arms, overhead)
+    assert make_plan(study, arms, overhead, budget_s=1000).blocks == 5, "a budget makes them fewer"
 
 
 def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:

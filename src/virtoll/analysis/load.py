@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -360,22 +361,48 @@ def _table(
         return None
     try:
         # Opened here: given a path, pyarrow first looks for a file system that it may be of, which takes longer.
-        with pa.OSFile(str(path)) as source:
-            table = _rows(source, columns, perhaps or {})
-        for name in table.column_names:
-            _expect_filled(table, name)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        with pa.OSFile(str(path)) as source, _opened(source, columns, perhaps or {}) as (file, wanted):
+            table = file.read(columns=wanted, use_threads=False)
+        _expect_filled(table)
+    except _UNREADABLE as error:
         raise StoreError(
-            f"is damaged: {(str(error) or type(error).__name__).splitlines()[0]}",
+            f"is damaged: {_in_a_line(error)}",
             where=str(path),
             remedy="restore it from a copy, or delete the file: its trial is then shown without these data",
         ) from error
     return table
 
 
-def _rows(source: pa.NativeFile, columns: Mapping[str, pa.DataType], perhaps: Mapping[str, pa.DataType]) -> pa.Table:
-    """What is a column is looked at before it is read, and texts are read as codes and names: a file of a thousand
-    bytes may hold a long text a million times.
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+
+def _in_a_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def why_unreadable(name: str, data: bytes, *, is_open: bool) -> str:
+    """Why these bytes could not be read as one of ``TABLES``, of an open loop's trial or another; "" where they can be.
+
+    They may be anybody's: all rows are looked at, and few at a time.
+    """
+    columns, perhaps = TABLES[name]
+    if is_open and name == "requests":
+        columns = {**columns, **perhaps}
+    try:
+        with pa.BufferReader(data) as source, _opened(source, columns, perhaps) as (file, wanted):
+            for batch in file.iter_batches(columns=wanted, use_threads=False):
+                _expect_filled(pa.Table.from_batches([batch]))
+    except _UNREADABLE as error:
+        return _in_a_line(error)
+    return ""
+
+
+@contextmanager
+def _opened(
+    source: pa.NativeFile, columns: Mapping[str, pa.DataType], perhaps: Mapping[str, pa.DataType]
+) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+    """The file, and the columns that are to be read of it. What is a column is looked at before it is read, and texts
+    are read as codes and names: a file of a thousand bytes may hold a long text a million times.
     """
     with pq.ParquetFile(source, pre_buffer=False) as file:
         if file.metadata.num_rows > MOST_ROWS:
@@ -389,9 +416,10 @@ def _rows(source: pa.NativeFile, columns: Mapping[str, pa.DataType], perhaps: Ma
             _expect_kind(name, held.get(name), kind)
         plain = [name for name in wanted if held[name] in _TEXTS]
         if not plain:
-            return file.read(columns=list(wanted), use_threads=False)
+            yield file, list(wanted)
+            return
     with pq.ParquetFile(source, pre_buffer=False, read_dictionary=plain) as file:
-        return file.read(columns=list(wanted), use_threads=False)
+        yield file, list(wanted)
 
 
 def _expect_kind(name: str, held: pa.DataType | None, kind: pa.DataType) -> None:
@@ -402,13 +430,13 @@ def _expect_kind(name: str, held: pa.DataType | None, kind: pa.DataType) -> None
         raise pa.ArrowInvalid(f"column {name} holds {value}, not {kind}")
 
 
-def _expect_filled(table: pa.Table, name: str) -> None:
-    column = table[name]
-    if column.null_count:
-        raise pa.ArrowInvalid(f"column {name} has rows without a value")
-    if pa.types.is_dictionary(column.type):
-        for chunk in column.chunks:
-            _expect_names(name, chunk)
+def _expect_filled(table: pa.Table) -> None:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count:
+            raise pa.ArrowInvalid(f"column {name} has rows without a value")
+        if pa.types.is_dictionary(column.type):
+            for chunk in column.chunks:
+                _expect_names(name, chunk)
 
 
 def _expect_names(name: str, chunk: pa.DictionaryArray) -> None:

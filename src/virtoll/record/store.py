@@ -224,14 +224,7 @@ class RunDirectory:
         """The randomised plan, and the blocks that were added to it."""
         plan = self._read(Plan, "plan.json")
         for extension in self._extensions():
-            plan = plan.model_copy(
-                update={
-                    "blocks": extension.blocks,
-                    "trials": [*plan.trials, *extension.trials],
-                    "estimate_s": plan.estimate_s + extension.estimate_s,
-                    "extended": (*plan.extended, plan.blocks),
-                }
-            )
+            plan = extended(plan, extension)
         return plan
 
     def looks(self, plan: Plan | None = None) -> list[Look]:
@@ -354,6 +347,18 @@ class RunDirectory:
             raise StoreError(what, where=str(path), remedy=remedy) from None
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def extended(plan: Plan, extension: Extension) -> Plan:
+    """A plan, and the blocks that are added to it."""
+    return plan.model_copy(
+        update={
+            "blocks": extension.blocks,
+            "trials": [*plan.trials, *extension.trials],
+            "estimate_s": plan.estimate_s + extension.estimate_s,
+            "extended": (*plan.extended, plan.blocks),
+        }
+    )
 
 
 def _sealed(records: Iterable[TrialRecord]) -> tuple[set[str], dict[str, PlannedTrial]]:

@@ -120,7 +120,7 @@ def _lost(advice: Advice) -> Iterator[Untold]:
                 why = next((matrix.why_missing(part.metric.name, arm, c) for c in asked), "the study does not ask it")
                 whole, planned = int(whole_blocks(matrix).sum()), len(matrix.blocks)
                 again = _more_blocks(part, advice, whole, max(2, 2 * planned))
-                command = again if whole == planned else f"virtoll run {_directory(part)}"
+                command = again if whole == planned else f"virtoll run {_directory(part)}{part.findings.run.far}"
             yield Untold(f"{arm.label} in {part.name}", why, command)
 
 

@@ -24,9 +24,20 @@ def identity(machine: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in machine.items() if key not in _NO_IDENTITY}
 
 
+def later_than(found: Calibration) -> Calibration | None:
+    """One of the same machine that is kept, and that was begun after this one."""
+    kept, _ = last(found.machine)
+    # As text: each time is of the same form, in UTC.
+    return kept if kept is not None and kept.created_at > found.created_at else None
+
+
 def keep(found: Calibration) -> Path:
-    """Keep a calibration as the last one of its machine; its path. StoreError where it cannot be written."""
+    """Keep a calibration as the last one of its machine, unless a later one is there; the path of the last. StoreError
+    where it cannot be written.
+    """
     path = _path(found.machine)
+    if later_than(found) is not None:
+        return path
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
         durable.replace(path, (found.model_dump_json(indent=2) + "\n").encode())

@@ -70,8 +70,7 @@ def _resume(request: Request) -> int:
     if request.blocks is not None:
         more = extension(directory.plan, _study_of(directory), request.blocks)
     if request.dry_run:
-        pending = [*directory.pending(), *(more.trials if more else ())]
-        return dry.show_pending(directory.plan, pending, as_json=request.as_json)
+        return dry.show_pending(directory, more, as_json=request.as_json)
     from virtoll.run import measuring, over_hosts  # see above
 
     if request.far:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from virtoll.analysis.conditions import Condition
 from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
-from virtoll.record.model import Plan, PlannedTrial, SkippedArm
+from virtoll.record.model import Extension, Plan, PlannedTrial, SkippedArm, TrialRecord
+from virtoll.record.store import RunDirectory, extended
 from virtoll.record.told import in_groups
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.request import Request, plan_of
@@ -26,7 +27,7 @@ def show_plan(request: Request, study: Study, file: str, host: LocalHost) -> int
     plan = plan_of(stage, arms, request)
     missing = untried(arms, host)
     if request.as_json:
-        _show_as_json(plan, plan.trials, skipped, missing)
+        _show_as_json(plan, [], plan.trials, skipped, missing)
         return 0
     _show(plan.trials, skipped)
     for line in missing:
@@ -41,10 +42,14 @@ def show_plan(request: Request, study: Study, file: str, host: LocalHost) -> int
     return 0
 
 
-def show_pending(plan: Plan, pending: Sequence[PlannedTrial], *, as_json: bool) -> int:
-    """Print what is left of a run."""
+def show_pending(directory: RunDirectory, more: Extension | None, *, as_json: bool) -> int:
+    """Print what is left of a run, and what would be added to it."""
+    plan, records = directory.plan, directory.records()
+    pending = directory.pending(records, plan)
+    if more is not None:
+        plan, pending = extended(plan, more), [*pending, *more.trials]
     if as_json:
-        _show_as_json(plan, pending)
+        _show_as_json(plan, records, pending)
         return 0
     _show(pending, [])
     print(f"{len(pending)} trials are left; nothing was changed")
@@ -75,7 +80,11 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
 
 
 def _show_as_json(
-    plan: Plan, trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm] = (), missing: Sequence[str] = ()
+    plan: Plan,
+    sealed: Sequence[TrialRecord],
+    trials: Sequence[PlannedTrial],
+    skipped: Sequence[SkippedArm] = (),
+    missing: Sequence[str] = (),
 ) -> None:
     """The same for a program, an event a line; docs/JSON.md has the keys."""
     told = JsonProgress()
@@ -83,9 +92,6 @@ def _show_as_json(
         told.emit("skipped", arm=entry.arm.label, reason=entry.reason)
     for line in missing:
         told.emit("unknown", text=line)
-    told.emit(
-        "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-        sealed=len(plan.trials) - len(trials), groups=plan.groups,
-    )  # fmt: skip
+    told.planned(plan, sealed)
     for trial in trials:
         told.emit("trial", trial=trial.model_dump())

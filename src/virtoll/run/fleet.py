@@ -96,7 +96,8 @@ class Fleet:
         self._expect_some(f"none of {listed(sorted(names))} is there")
 
     def look(self, study: Study, file: str, asked: Sequence[Arm] = ()) -> tuple[list[Arm], list[SkippedArm]]:
-        """The arms that all hosts offer, and those that some do not; hosts that lack what is no option are left out.
+        """The study's arms that all hosts offer, and those that some do not; hosts that lack what is no option are left
+        out. What a host says of arms that the study does not have is not heard.
 
         ``asked``: those of a run that goes on; a host that lacks one of them is left out.
         """
@@ -105,15 +106,17 @@ class Fleet:
         order = Order(run=self.run, kind="look", study=dict(document.as_json(study)), file=file)
         offers = self._answers(order, Offer)
         heard_s = time.time()
+        must = asked or [_as_told(entry.arm) for entry in study.arms if not entry.optional]
         for host, offer in offers.items():
             self._compare_clocks(host, asked_s, offer.wall_s, heard_s)
-            lacking = [arm.label for arm in asked if arm not in offer.arms]
+            lacking = [arm.label for arm in must if arm not in offer.arms]
             if offer.virtoll != __version__:
                 self._refuse(host, f"its virtoll is {offer.virtoll}, and this one is {__version__}: install the same")
             elif lacking:
-                self._refuse(host, f"it does not offer {', '.join(lacking)} any more")
+                self._refuse(host, f"it does not offer {', '.join(lacking)}{' any more' if asked else ''}")
         self._expect_some("no host can measure this")
-        arms, skipped = _common({host: offers[host] for host in self.hosts})
+        every = [_as_told(entry.arm) for entry in study.arms]
+        arms, skipped = _common(every, {host: offers[host] for host in self.hosts})
         for entry in skipped:
             self.say(printable(f"not measured: {entry.arm.label}: {(entry.reason.splitlines() or [''])[0]}"))
         return arms, skipped
@@ -232,16 +235,23 @@ def _is_name(host: str) -> bool:
     return True
 
 
-def _common(offers: Mapping[str, Offer]) -> tuple[list[Arm], list[SkippedArm]]:
-    """The arms that all offer, and the others with the reason of the first host that lacks one."""
-    first = next(iter(offers.values()))
-    known = {arm.label: arm for offer in offers.values() for arm in offer.arms}
-    skipped: dict[str, SkippedArm] = {}
-    for host, offer in offers.items():
-        for entry in offer.skipped:
-            skipped.setdefault(entry.arm.label, SkippedArm(arm=entry.arm, reason=f"{host}: {heard(entry.reason)}"))
-    order = [arm.label for arm in first.arms] + [label for label in known if label not in {a.label for a in first.arms}]
-    return [known[label] for label in order if label not in skipped], list(skipped.values())
+def _as_told(arm: Arm) -> Arm:
+    """As it comes back from a host: JSON has lists alone."""
+    return Arm.model_validate_json(arm.model_dump_json())
+
+
+def _common(arms: Sequence[Arm], offers: Mapping[str, Offer]) -> tuple[list[Arm], list[SkippedArm]]:
+    """Those that all offer, and the others with the reason of the first host that lacks one."""
+    common: list[Arm] = []
+    skipped: list[SkippedArm] = []
+    for arm in arms:
+        host = next((host for host, offer in offers.items() if arm not in offer.arms), None)
+        if host is None:
+            common.append(arm)
+            continue
+        why = next((entry.reason for entry in offers[host].skipped if entry.arm == arm), "it does not say why")
+        skipped.append(SkippedArm(arm=arm, reason=f"{host}: {heard(why)}"))
+    return common, skipped
 
 
 def _of_the_measured(ready: Ready) -> dict[str, Any]:

@@ -23,6 +23,7 @@ MOST_BYTES = 512 * 1024**2  # of one message: what all trials of a turn may hand
 MOST_HEADING_BYTES = 16 * 1024**2  # of it: a hundred times what the records of a long turn take
 MOST_RECORD_BYTES = 1024**2  # of one record: thirty times the longest
 MOST_FILES = 100  # of a trial
+_MOST_TOLD = 200  # characters of why a table cannot be read, which may name what is in it
 _LENGTH = 8
 
 # What a trial may have in its directory: nothing hidden, and nothing in a directory of its own.
@@ -129,7 +130,10 @@ def unpacked(message: object, turn: Sequence[PlannedTrial]) -> list[Handed]:
         raise _unreadable("of other trials than it was asked for")
     if _LENGTH + head + sum(sum(each.files.values()) for each in heading.trials) != len(message):
         raise _unreadable("more, or less, than its heading says")
-    return _cut(heading, memoryview(message)[_LENGTH + head :])
+    found = _cut(heading, memoryview(message)[_LENGTH + head :])
+    for one in found:
+        _expect_tables(one)
+    return found
 
 
 def _expect_kept(record: TrialRecord) -> None:
@@ -151,6 +155,17 @@ def _cut(heading: _Heading, rest: memoryview) -> list[Handed]:
             at += size
         found.append(Handed(each.record, files))
     return found
+
+
+def _expect_tables(handed: Handed) -> None:
+    """TrialError for a table that no report could be made of: of no other trial, either."""
+    from virtoll.analysis.load import TABLES, why_unreadable  # only whoever seals has what analyses
+
+    is_open = handed.record.measured is not None and handed.record.measured.loop == "open"
+    for name, data in handed.files.items():
+        table = name.removesuffix(".parquet")
+        if table != name and table in TABLES and (why := why_unreadable(table, data, is_open=is_open)):
+            raise _unreadable(f"a damaged {name} of {handed.record.trial.id}: {why[:_MOST_TOLD]}")
 
 
 def _unreadable(what: str) -> TrialError:

@@ -8,6 +8,7 @@ from typing import Self
 
 from virtoll.record.model import Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look
+from virtoll.record.store import is_interrupted
 
 
 class JsonProgress:
@@ -24,10 +25,10 @@ class JsonProgress:
         self.emit("preparing", text=text)
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
-        """{"event": "planned", ...}."""
+        """{"event": "planned", ...}. What was interrupted comes again, and is not counted."""
         self.emit(
             "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-            sealed=len(list(sealed)), groups=plan.groups,
+            sealed=sum(not is_interrupted(record) for record in sealed), groups=plan.groups,
         )  # fmt: skip
 
     def looked(self, look: Look) -> None:

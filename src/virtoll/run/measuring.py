@@ -144,13 +144,17 @@ def finish(directory: RunDirectory, finished: bool, *, quiet: bool, why: str = "
 
 
 def _keep_calibration(found: Calibration | None, *, quiet: bool) -> None:
-    """What a calibration found holds for this machine until the next one."""
+    """What a calibration found holds for this machine until the next one; nothing, where that is there already."""
     if found is None:
         return
-    path = calibrations.keep(found)
+    later, path = calibrations.later_than(found), calibrations.keep(found)
     if quiet:
-        JsonProgress().emit("calibrated", path=str(path), calibration=found.model_dump())
-    else:
+        path_kept = str(path) if later is None else None
+        JsonProgress().emit("calibrated", path=path_kept, calibration=found.model_dump())
+    if later is not None:
+        told = f"not kept: {path} holds a later one, of {later.created_at}"
+        print(printable(told), file=sys.stderr if quiet else sys.stdout)
+    elif not quiet:
         print(f"kept for the reports of later runs: {path}")
 
 

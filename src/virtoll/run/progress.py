@@ -21,7 +21,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Compared, Look
-from virtoll.record.store import INTERRUPTED
+from virtoll.record.store import is_interrupted
 from virtoll.record.told import in_groups
 from virtoll.report.numbers import number
 from virtoll.report.running import RunningRow, RunningTable
@@ -83,13 +83,13 @@ class _Tally:
         self.is_most = plan.rule is not None
         self._of_blocks = Counter(trial.block for trial in plan.trials)
         self._of_turns = Counter(trial.turn for trial in plan.trials if trial.turn)
-        there = [record for record in sealed if _counts(record)]
+        there = [record for record in sealed if not is_interrupted(record)]
         self._of_turns.subtract(record.trial.turn for record in there)
         self.done = len(there)
         self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
-        self.done += _counts(record)
+        self.done += not is_interrupted(record)
         self.done_here += 1
         self._turn = record.trial.turn
         self._of_turns[self._turn] -= 1
@@ -118,11 +118,6 @@ class _Tally:
         over = max(0, self._of_turns[self._turn]) if self._turn else 0
         pace_s = (time.monotonic() - self.began_s) / (self.done_here + over)
         return pace_s * max(0, self.total - self.done - over)
-
-
-def _counts(record: TrialRecord) -> bool:
-    """Whether a trial is done: one that was interrupted comes again."""
-    return not record.reason.startswith(INTERRUPTED)
 
 
 def condition_text(trial: PlannedTrial) -> str:

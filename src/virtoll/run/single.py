@@ -17,6 +17,7 @@ from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
+from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.record.model import Measured, PlannedTrial
 from virtoll.run.alone import alone
@@ -77,7 +78,7 @@ def _study(request: ProbeRequest) -> Study:
 def _study_text(request: ProbeRequest) -> str:
     """The study that a probe by hand is: two arms at most, one case, the defaults for all else."""
     lines = ["name = 'probe'", "blocks = 2", "noise_floor = false", "[[arms]]", "platform = 'native'"]
-    if request.platform != "native" or request.network:
+    if request.platform != "native" or request.network not in ("", platforms()["native"].default_network):
         lines = [*lines, "[[arms]]", f"platform = {json.dumps(request.platform)}"]
         lines += [f"network = {json.dumps(request.network)}"] if request.network else []
     lines += ["[limits]"]

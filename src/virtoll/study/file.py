@@ -18,14 +18,15 @@ from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
+from virtoll.study.plan import too_many
 from virtoll.study.programme import programme
+from virtoll.study.quick import apply_quick
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
 from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
 from virtoll.units import exact_bytes, format_bytes
 
 _MOST_BYTES = 1_000_000
-MOST_TRIALS = 1_000_000
 _TOP: dict[str, tuple[type, Any]] = {
     "name": (str, ""),
     "title": (str, ""),
@@ -78,7 +79,7 @@ def read_study(
         reader = Reader(text, file, catalogue)
         _expect_tables(reader, document)
         if quick:
-            _apply_quick(reader, document)
+            apply_quick(reader, document)
         if memory_bytes is not None:
             _limit_memory(reader, document, memory_bytes)
         document["arms"] = [*document.get("arms", []), *_further_arms(document, platforms)]
@@ -112,7 +113,7 @@ def _read(reader: Reader, document: dict[str, Any], *, quick: bool, all_that_can
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
     sections = read_sections(reader, document)
     specs, base = sections.specs, sections.base
-    factors = _factors(reader, document, specs)
+    factors = _factors(reader, document, sections)
     if sections.servers:
         specs[SERVER] = {"": Spec(SERVER, SERVER, str, "", {})}
         factors = {SERVER: tuple(sections.servers), **factors}
@@ -194,8 +195,7 @@ def _refuse_too_many_trials(
     reader: Reader, blocks: int, arms: int, factors: Mapping[str, tuple[Any, ...]], cases: int
 ) -> None:
     trials = blocks * arms * math.prod(len(levels) for levels in factors.values()) * max(1, cases)
-    if trials > MOST_TRIALS:
-        what = f"{trials:,} trials would be planned, and {MOST_TRIALS:,} are the most"
+    if what := too_many(trials):
         reader.fail(what, "", "blocks", "leave out blocks, arms or levels")
 
 
@@ -214,22 +214,6 @@ def _refuse_too_many_vcpus(
             reader.problems.append(Problem(what, f"{reader.file}:{entry.line}", remedy))
 
 
-def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
-    """Lay the file's own [quick] table over the rest: the same study, smaller."""
-    overrides = document.pop("quick", None)
-    if overrides is None:
-        reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
-        return
-    for key, value in overrides.items():
-        if key == SERVERS and key in document:
-            _lay_over(document[key], value)
-        elif isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
-            document.setdefault(key, {}).update(value)
-        else:
-            document[key] = value
-            reader.headings[key] = f"quick.{key}"
-
-
 def _limit_memory(reader: Reader, document: dict[str, Any], memory_bytes: int) -> None:
     """Lay a limit over the study's own; a study that compares several is another one without them."""
     if _MEMORY in document.get("factors", {}):
@@ -240,15 +224,6 @@ def _limit_memory(reader: Reader, document: dict[str, Any], memory_bytes: int) -
         reader.problems.append(Problem(what, f"--memory {exact_bytes(memory_bytes)}", "ask for more: 512MiB"))
     else:
         document["limits"] = {**document.get("limits", {}), "memory": exact_bytes(memory_bytes)}
-
-
-def _lay_over(table: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Servers are tables of tables: what [quick] does not name of one stays."""
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(table.get(key), dict):
-            _lay_over(table[key], value)
-        else:
-            table[key] = value
 
 
 def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
@@ -274,12 +249,13 @@ def _factor_spec(
     return spec
 
 
-def _factors(
-    reader: Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
-) -> dict[str, tuple[Any, ...]]:
+def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) -> dict[str, tuple[Any, ...]]:
     factors = {}
     for path, levels in document.get("factors", {}).items():
-        spec = _factor_spec(reader, path, "factors", specs)
+        spec = _factor_spec(reader, path, "factors", sections.specs)
+        if spec is not None and (inert := _why_inert(document, sections.base, path)):
+            what, remedy = inert
+            reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
         elif spec is not None and is_composite(spec.hint):
@@ -290,6 +266,28 @@ def _factors(
                 reader.fail(f"{path} names a level twice", "factors", path)
             factors[spec.path] = values
     return factors
+
+
+def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) -> tuple[str, str] | None:
+    """Why all levels of a factor would be one and the same, and what to do; None where they are not."""
+    section = path.partition(".")[0]
+    if section == "origin":
+        return "one origin stands for the whole run", "make a study of each"
+    if section == "rotation" and document.get("design") != "rotation":
+        return "nothing is measured in turn", 'write design = "rotation" at the top, or leave it out'
+    switch, lacks = _SWITCHES.get(section, ("", ""))
+    if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
+        return None
+    return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
+
+
+# Sections that do nothing without one of their values, and what a study is then.
+_SWITCHES = {
+    "knee": ("knee.objective", "searches for no knee"),
+    "neighbour": ("neighbour.aggressor", "has no aggressor"),
+    "slices": ("slices.count", "has no slices"),
+}
+_NEED_NO_SWITCH = ("neighbour.servers",)
 
 
 def _exclusions(

@@ -25,6 +25,8 @@ from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_
 from virtoll.study.search import expected_windows, levels, walked
 from virtoll.units import enough_time
 
+MOST_TRIALS = 1_000_000  # of a run
+
 
 def conditions(study: Study, platform: str = "") -> list[dict[str, Any]]:
     """All combinations of factor levels but those excluded for every platform, or for this one, in the study file's
@@ -278,8 +280,8 @@ def make_plan(
     """Randomised complete blocks: every arm meets every condition once a block, the baseline once a group.
 
     ``overhead_s``: expected seconds beside the window, by platform. With a budget the number of blocks is what
-    fits, at most the study's own; StudyError when not even two do. ``groups``: the labels of the arms that stand
-    together, the baseline left out, where a rotation's arms cannot all.
+    fits, at most the study's own; StudyError when not even two do, or when there are more trials than a run may have.
+    ``groups``: the labels of the arms that stand together, the baseline left out, where a rotation's arms cannot all.
     """
     block = _grouped(deployments(study, arms), groups)
     deployed = [deployment for group in block for deployment in group]
@@ -298,9 +300,16 @@ def make_plan(
                     )
                 ]
             )
+    if what := too_many(blocks * sum(len(each.trials) for each in deployed)):
+        raise StudyError([Problem(what, "blocks", "take fewer blocks, arms or levels")])
     seed = study.seed if study.seed is not None else a_seed()
     trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
+
+
+def too_many(trials: int) -> str:
+    """Why a run may not have so many; "" where it may."""
+    return f"{trials:,} trials would be planned, and {MOST_TRIALS:,} are the most" if trials > MOST_TRIALS else ""
 
 
 def _expect_all(arms: Sequence[Arm], deployed: Sequence[Deployment]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem
 from virtoll.study.model import Catalogue
 from virtoll.study.values import Spec, nearest
+
+QUICK = "quick"
 
 
 class Reader:
@@ -20,10 +22,14 @@ class Reader:
         self.text, self.file, self.catalogue = text, file, catalogue
         self.problems: list[Problem] = []
         self.headings: dict[str, str] = {}  # of tables that [quick] has in the place of the study's own
+        self.from_quick: dict[str, Collection[str]] = {}  # of the others: what [quick] has of them
 
     def line(self, table: str, key: str = "", occurrence: int = 0) -> int:
         """Line of a key in a table (``arms`` with ``occurrence`` for arrays of tables), 1 if it cannot be found."""
-        table = self.headings.get(table, table)
+        if key in self.from_quick.get(table, ()):
+            table = f"{QUICK}.{table}".rstrip(".")
+        else:
+            table = self.headings.get(table, table)
         current, seen, header = "", -1, 1
         for number, text in enumerate(self.text.splitlines(), 1):
             heading = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", text)
@@ -41,7 +47,7 @@ class Reader:
         """Note a problem at the line of a key."""
         self.problems.append(Problem(what, f"{self.file}:{self.line(table, key, occurrence)}", remedy))
 
-    def unknown(self, given: Mapping[str, Any], known: typing.Collection[str], table: str, occurrence: int = 0) -> None:
+    def unknown(self, given: Mapping[str, Any], known: Collection[str], table: str, occurrence: int = 0) -> None:
         """Note every key that is not known here, with the nearest that is."""
         for key in given:
             if key not in known:
