@@ -17,7 +17,9 @@ from virtoll.images.base import GoProgram, Wanted, together
 
 DATA = b"\x7fELF a program"
 MODULES, SUMS = "module virtoll\n\ngo 1.26\n", "example.org/server v1.2.3 h1:x=\n"
-PROGRAM = GoProgram("example.org/server/cmd", "server", "1.26.8", MODULES, SUMS, hashlib.sha256(DATA).hexdigest())
+PROGRAM = GoProgram(
+    "example.org/server/cmd", "server", "1.26.8", "h1:go=", MODULES, SUMS, hashlib.sha256(DATA).hexdigest()
+)
 
 
 def say(line: str) -> None:
@@ -98,7 +100,15 @@ def test_what_is_made_depends_on_nothing_but_the_lock() -> None:
     host: Any = Building(DATA)
     go.laid(host, [PROGRAM], say)
     (script,) = host.scripts
-    for word in ("-trimpath", "-buildid=", "CGO_ENABLED=0", "GOAMD64=v1", "-mod=readonly", "go1.26.8.linux-amd64"):
+    for word in (
+        "-trimpath",
+        "-buildid=",
+        "CGO_ENABLED=0",
+        "GOAMD64=v1",
+        "-mod=readonly",
+        "go1.26.8.linux-amd64",
+        '"Sum": "h1:go="',
+    ):
         assert word in script
 
 

@@ -15,7 +15,7 @@ from virtoll.lab.client import Answer
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.networks.base import Attachment, Kind
 from virtoll.offers import Http, LiveKitRoom, Offer, Port
-from virtoll.services.livekit import LiveKit, LiveKitSettings, program, token
+from virtoll.services.livekit import LiveKit, program, token
 
 OFFER = LiveKitRoom("198.18.3.10", 7880, Port(7900, "udp"), "virtoll", "virtoll", "secret")
 
@@ -104,12 +104,10 @@ def test_it_tells_its_peers_where_they_reach_it(attachment: Attachment, own: str
     assert told["keys"] == {"virtoll": "secret"}
 
 
-def test_it_has_as_many_ports_as_it_was_given() -> None:
-    assert LiveKit().ports == (Port(7880), Port(7900, "udp", 7900))
-    three = LiveKit(LiveKitSettings(media_ports=3))
-    assert three.ports[1] == Port(7900, "udp", 7902)
-    attachment = attached("host", "shared", "198.18.1.2")
-    assert json.loads(three.configuration(attachment, "s"))["rtc"]["udp_port"] == "7900-7902"
+def test_media_go_through_one_port_and_no_other_way() -> None:
+    assert LiveKit().ports == (Port(7880), Port(7900, "udp"))
+    told = json.loads(LiveKit().configuration(attached("host", "shared", "198.18.1.2"), "s"))["rtc"]
+    assert (told["udp_port"], told["tcp_port"], told["allow_tcp_fallback"]) == (7900, 0, False)
 
 
 def test_what_is_locked_is_what_the_program_is_made_of() -> None:

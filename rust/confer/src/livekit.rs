@@ -36,7 +36,10 @@ pub struct LiveKit<'a> {
     watches: bool,
     /// Video that is published, by its tracks' ids.
     senders: BTreeMap<String, Sender>,
-    /// Of the last offer that was told.
+    /// How far participants are known, by their ids.
+    versions: BTreeMap<String, u32>,
+    /// Of the last offer: where each track is (`mid`), and its number.
+    places: BTreeMap<String, String>,
     offer_id: u32,
     /// Of the one that we make.
     own_offer_id: u32,
@@ -52,6 +55,8 @@ impl<'a> LiveKit<'a> {
             display,
             watches,
             senders: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            places: BTreeMap::new(),
             offer_id: 0,
             own_offer_id: 0,
             has_been_offered: false,
@@ -86,50 +91,74 @@ impl<'a> LiveKit<'a> {
 
     /// Who is there, and what each of them sends now; those who are not named are as before.
     fn seen(&mut self, participants: Vec<Participant>) {
-        let mut is_more = false;
         for participant in participants {
-            if participant.identity == self.display {
-                continue;
+            let version = self.versions.entry(participant.sid.clone()).or_default();
+            if participant.identity != self.display && participant.version >= *version {
+                *version = participant.version; // they may come in another order
+                self.changed(&participant);
             }
-            let is_there = participant.state != DISCONNECTED;
-            let is_video = |track: &&Track| track.kind == VIDEO && !track.muted && is_there;
-            let videos: Vec<_> = participant.tracks.iter().filter(is_video).collect();
-            let is_over = |id: &String, sender: &Sender| {
-                sender.sid == participant.sid && !videos.iter().any(|track| track.sid == *id)
-            };
-            let before = self.senders.len();
-            self.senders.retain(|id, sender| !is_over(id, sender));
-            if self.senders.len() < before && videos.is_empty() {
-                let sender = participant.sid.clone();
-                self.told.push_back(Told::Gone { sender });
-            }
-            for track in videos {
-                let sender = Sender {
-                    sid: participant.sid.clone(),
-                    display: participant.identity.clone(),
-                };
-                is_more |= self.senders.insert(track.sid.clone(), sender).is_none();
-            }
-        }
-        if is_more && self.watches {
-            self.told.push_back(Told::Asked); // the server subscribes for us
         }
         if self.senders.is_empty() && !self.has_been_offered {
             self.told.push_back(Told::Alone);
         }
     }
 
+    fn changed(&mut self, participant: &Participant) {
+        let is_there = participant.state != DISCONNECTED;
+        let is_video = |track: &&Track| track.kind == VIDEO && !track.muted && is_there;
+        let videos: Vec<_> = participant.tracks.iter().filter(is_video).collect();
+        // Whoever has come again under his name is the one that counts: of the other nothing more is told.
+        let is_before = |sender: &Sender| {
+            is_there && sender.display == participant.identity && sender.sid != participant.sid
+        };
+        let is_over = |id: &String, sender: &Sender| {
+            let is_his = sender.sid == participant.sid;
+            is_before(sender) || is_his && !videos.iter().any(|track| track.sid == *id)
+        };
+        let mut gone = Vec::new();
+        self.senders.retain(|id, sender| {
+            let over = is_over(id, sender);
+            if over && (is_before(sender) || videos.is_empty()) {
+                gone.push(sender.sid.clone());
+            }
+            !over
+        });
+        self.told
+            .extend(gone.into_iter().map(|sender| Told::Gone { sender }));
+        let mut heard = Vec::new();
+        for track in videos {
+            let sender = Sender {
+                sid: participant.sid.clone(),
+                display: participant.identity.clone(),
+            };
+            if self.senders.insert(track.sid.clone(), sender).is_none() {
+                heard.push(self.feed(&track.sid));
+            }
+        }
+        if self.watches && !heard.is_empty() {
+            let feeds = heard.into_iter().flatten().collect();
+            self.told.push_back(Told::Heard(feeds)); // the server subscribes for us
+        }
+    }
+
+    /// A track whose sender is known, in its place of the last offer.
+    fn feed(&self, track: &str) -> Option<Feed> {
+        let sender = self.senders.get(track)?;
+        Some(Feed {
+            mid: self.places.get(track).cloned().unwrap_or_default(),
+            sender: sender.sid.clone(),
+            display: sender.display.clone(),
+        })
+    }
+
     fn offered(&mut self, offer: SessionDescription) {
         self.offer_id = offer.id;
-        let feeds: Vec<Feed> = videos(&offer.sdp)
-            .filter_map(|(mid, track)| {
-                let sender = self.senders.get(track)?;
-                Some(Feed {
-                    mid: mid.to_owned(),
-                    sender: sender.sid.clone(),
-                    display: sender.display.clone(),
-                })
-            })
+        let places = videos(&offer.sdp).map(|(mid, track)| (track.to_owned(), mid.to_owned()));
+        self.places = places.collect();
+        let feeds: Vec<Feed> = self
+            .places
+            .keys()
+            .filter_map(|track| self.feed(track))
             .collect();
         self.has_been_offered |= !feeds.is_empty();
         let sdp = offer.sdp;

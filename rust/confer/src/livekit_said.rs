@@ -115,6 +115,9 @@ pub struct Participant {
     pub state: i32,
     #[prost(message, repeated, tag = "4")]
     pub tracks: Vec<Track>,
+    /// It goes up with each change.
+    #[prost(uint32, tag = "10")]
+    pub version: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -40,7 +40,25 @@ fn someone(sid: &str, display: &str, tracks: &[&str]) -> Participant {
         identity: display.into(),
         state: 2,
         tracks: tracks.iter().map(track).collect(),
+        version: 1,
     }
+}
+
+/// Of a track of theirs, at its place (`mid`) of an offer, or "" where it was in none.
+fn feed(sid: &str, display: &str, mid: &str) -> Feed {
+    Feed {
+        mid: mid.into(),
+        sender: sid.into(),
+        display: display.into(),
+    }
+}
+
+fn offer(sdp: &str, id: u32) -> Words {
+    words(Response::Offer(SessionDescription {
+        kind: "offer".into(),
+        sdp: sdp.into(),
+        id,
+    }))
 }
 
 fn joins(livekit: &mut LiveKit, others: Vec<Participant>) -> Vec<Told> {
@@ -102,20 +120,12 @@ fn who_joins_is_told_of_what_is_sent_and_answers_what_is_offered() {
         &mut livekit,
         vec![someone("PA_a", "virtoll 0 desktop", &["TR_a"])],
     );
-    assert_eq!(told, [Told::Asked, Told::Joined { others: true }]);
-    let offer = SessionDescription {
-        kind: "offer".into(),
-        sdp: OFFER.into(),
-        id: 5,
-    };
-    livekit.hear(&words(Response::Offer(offer))).unwrap();
-    let feed = Feed {
-        mid: "1".into(),
-        sender: "PA_a".into(),
-        display: "virtoll 0 desktop".into(),
-    };
+    let desktop = "virtoll 0 desktop";
+    let heard = Told::Heard(vec![feed("PA_a", desktop, "")]);
+    assert_eq!(told, [heard, Told::Joined { others: true }]);
+    livekit.hear(&offer(OFFER, 5)).unwrap();
     let sdp = OFFER.to_owned();
-    let feeds = vec![feed];
+    let feeds = vec![feed("PA_a", desktop, "1")];
     assert_eq!(all_told(&mut livekit), [Told::Offer { sdp, feeds }]);
     livekit.answer("the answer".into());
     let Request::Answer(answer) = &said(&mut livekit)[0] else {
@@ -148,9 +158,10 @@ fn who_ceases_to_send_or_goes_is_told_once() {
     let mut livekit = watcher(&spec);
     joins(&mut livekit, Vec::new());
     let camera = "virtoll 1 webcam";
+    let heard = Told::Heard(vec![feed("PA_a", camera, "")]);
     assert_eq!(
         update(&mut livekit, someone("PA_a", camera, &["TR_a"])),
-        [Told::Asked]
+        [heard]
     );
     assert_eq!(update(&mut livekit, someone("PA_a", camera, &["TR_a"])), []);
     let gone = Told::Gone {
@@ -162,6 +173,52 @@ fn who_ceases_to_send_or_goes_is_told_once() {
     assert_eq!(update(&mut livekit, left), [Told::Alone]);
     let own = someone("PA_me", "virtoll 3 watcher", &["TR_me"]);
     assert_eq!(update(&mut livekit, own), [Told::Alone]);
+}
+
+#[test]
+fn a_track_that_was_offered_before_its_sender_was_known_has_its_place() {
+    let spec = spec();
+    let mut livekit = watcher(&spec);
+    joins(&mut livekit, Vec::new());
+    livekit.hear(&offer(OFFER, 1)).unwrap();
+    let (sdp, feeds) = (OFFER.to_owned(), Vec::new());
+    assert_eq!(all_told(&mut livekit), [Told::Offer { sdp, feeds }]);
+    let camera = "virtoll 1 webcam";
+    let heard = Told::Heard(vec![feed("PA_a", camera, "1")]);
+    assert_eq!(
+        update(&mut livekit, someone("PA_a", camera, &["TR_a"])),
+        [heard]
+    );
+}
+
+#[test]
+fn what_was_said_before_it_and_comes_after_it_changes_nothing() {
+    let spec = spec();
+    let mut livekit = watcher(&spec);
+    joins(&mut livekit, Vec::new());
+    let mut sends = someone("PA_a", "virtoll 1 webcam", &["TR_a"]);
+    sends.version = 4;
+    update(&mut livekit, sends);
+    let mut before = someone("PA_a", "virtoll 1 webcam", &[]);
+    before.version = 3;
+    assert_eq!(update(&mut livekit, before), []);
+}
+
+#[test]
+fn who_comes_again_under_his_name_takes_the_place_of_the_other() {
+    let spec = spec();
+    let mut livekit = watcher(&spec);
+    joins(&mut livekit, Vec::new());
+    let camera = "virtoll 1 webcam";
+    update(&mut livekit, someone("PA_a", camera, &["TR_a"]));
+    let gone = Told::Gone {
+        sender: "PA_a".into(),
+    };
+    let heard = Told::Heard(vec![feed("PA_b", camera, "")]);
+    assert_eq!(
+        update(&mut livekit, someone("PA_b", camera, &["TR_b"])),
+        [gone, heard]
+    );
 }
 
 #[test]
@@ -221,8 +278,7 @@ proptest! {
         let spec = spec();
         let mut livekit = watcher(&spec);
         let _ = livekit.hear(&Words::Bytes(bytes));
-        let offer = SessionDescription { kind: "offer".into(), sdp: sdp.clone(), id: 1 };
-        prop_assert!(livekit.hear(&words(Response::Offer(offer))).is_ok());
+        prop_assert!(livekit.hear(&offer(&sdp, 1)).is_ok());
         livekit.publish(sdp);
     }
 }

@@ -300,16 +300,15 @@ impl<'a> Participant<'a> {
                         .answered(&sdp)?;
                 }
                 Told::Asked => self.asked_ns = now_ns,
+                Told::Heard(feeds) => {
+                    self.receiving(now_ns, shared)?.heard(feeds, now_ns, shared);
+                }
                 Told::Offer { sdp, feeds } => {
-                    if self.receiving.is_none() {
-                        self.receiving = Some(Receiving::new(new_peer(false)?));
-                        self.new_sockets.push(Way::Receiving);
-                    }
-                    if let Some(receiving) = &mut self.receiving {
-                        let answer = receiving.peer.answer(&sdp)?;
-                        receiving.offered(feeds, self.asked_ns, now_ns, shared, tally);
-                        self.room.answer(answer);
-                    }
+                    let asked_ns = self.asked_ns;
+                    let receiving = self.receiving(now_ns, shared)?;
+                    let answer = receiving.peer.answer(&sdp)?;
+                    receiving.offered(feeds, asked_ns, now_ns, shared, tally);
+                    self.room.answer(answer);
                 }
                 Told::Gone { sender } => {
                     if let Some(receiving) = &mut self.receiving {
@@ -326,7 +325,17 @@ impl<'a> Participant<'a> {
         Ok(())
     }
 
-    /// Whether all that it asked for is connected by now.
+    /// The connection of media by which it watches, begun where it was not yet.
+    fn receiving(&mut self, now_ns: i64, shared: &Shared) -> Result<&mut Receiving, Trouble> {
+        if self.receiving.is_none() {
+            let peer = Peer::new(&shared.common, false, now_ns).map_err(Trouble::Generator)?;
+            self.new_sockets.push(Way::Receiving);
+            self.receiving = Some(Receiving::new(peer));
+        }
+        self.receiving.as_mut().ok_or(Failure::Sdp.into())
+    }
+
+    /// Whether all that it asked for is connected by now, and something of it was offered.
     fn join(&mut self, now_ns: i64, shared: &Shared) {
         if self.joined_ns.is_none() && self.is_in && self.missing(shared).is_none() {
             self.joined_ns = Some(now_ns);
@@ -336,20 +345,20 @@ impl<'a> Participant<'a> {
     /// The connection of media that is not there yet; the inner None: it has not been begun.
     fn missing(&self, shared: &Shared) -> Option<Option<&Peer>> {
         let sending = self.sending.as_ref().map(|sending| &sending.peer);
-        let receiving = self.receiving.as_ref().map(|receiving| &receiving.peer);
-        let sends = shared.roles[self.role].film.is_some();
-        let wanted = [(sends, sending), (self.others, receiving)];
-        let is_missing = |peer: Option<&Peer>| !peer.is_some_and(Peer::is_connected);
-        let missing = wanted
-            .into_iter()
-            .find(|(is_wanted, peer)| *is_wanted && is_missing(*peer));
-        missing.map(|(_, peer)| peer)
+        if shared.roles[self.role].film.is_some() && !sending.is_some_and(Peer::is_connected) {
+            return Some(sending);
+        }
+        let receiving = self.receiving.as_ref();
+        let watches = receiving.is_some_and(|it| it.peer.is_connected() && it.has_been_offered());
+        (self.others && !watches).then(|| receiving.map(|receiving| &receiving.peer))
     }
 
     /// What it waited for when its patience ended: the server's word, or media.
     fn lacks(&self, shared: &Shared) -> Failure {
         match self.missing(shared) {
-            Some(Some(peer)) if self.is_in && peer.is_agreed() => peer.lacks(),
+            Some(Some(peer)) if self.is_in && peer.is_agreed() && !peer.is_connected() => {
+                peer.lacks()
+            }
             _ => self.line.lacks(),
         }
     }

@@ -68,6 +68,7 @@ pub struct Peer {
     sockets: Sockets,
     local: SocketAddr,
     offered: Option<(Mid, SdpPendingOffer)>,
+    is_agreed: bool,
     has_ice: bool,
     is_connected: bool,
     /// When it is to be driven, though nothing came.
@@ -97,6 +98,7 @@ impl Peer {
             sockets,
             local,
             offered: None,
+            is_agreed: false,
             has_ice: false,
             is_connected: false,
             wake_ns: now_ns,
@@ -122,7 +124,7 @@ impl Peer {
 
     /// The two have told each other of it.
     pub fn is_agreed(&self) -> bool {
-        self.offered.is_none()
+        self.is_agreed
     }
 
     /// What it lacks.
@@ -146,6 +148,7 @@ impl Peer {
         let (mid, pending) = self.offered.take().ok_or(Failure::Sdp)?;
         let answer = SdpAnswer::from_sdp_string(sdp).map_err(|_| Failure::Sdp)?;
         let accepted = self.rtc.sdp_api().accept_answer(pending, answer);
+        self.is_agreed = accepted.is_ok();
         accepted.map_err(|_| Failure::Sdp)?;
         if let Some(stream) = self.rtc.direct_api().stream_tx_by_mid(mid, None) {
             // All that is asked for is sent again. With a cap (15 % of what is sent, by itself) str0m throws away what
@@ -159,6 +162,7 @@ impl Peer {
     pub fn answer(&mut self, sdp: &str) -> Result<String, Failure> {
         let offer = SdpOffer::from_sdp_string(sdp).map_err(|_| Failure::Sdp)?;
         let answer = self.rtc.sdp_api().accept_offer(offer);
+        self.is_agreed |= answer.is_ok();
         Ok(answer.map_err(|_| Failure::Sdp)?.to_sdp_string())
     }
 

@@ -21,6 +21,7 @@ struct Fed {
 pub struct Receiving {
     pub peer: Peer,
     feeds: Vec<Fed>,
+    has_been_offered: bool,
     /// Which feed each source is of.
     sources: Vec<(Ssrc, usize)>,
     /// Counted so far by str0m of each place among the media, whoever's it was.
@@ -42,13 +43,33 @@ impl Receiving {
         Receiving {
             peer,
             feeds: Vec::new(),
+            has_been_offered: false,
             sources: Vec::new(),
             nacks: Vec::new(),
             answers: 0,
         }
     }
 
-    /// The feeds are these from now on; the new ones were asked for at `since_ns`.
+    /// The server has offered a stream.
+    pub fn has_been_offered(&self) -> bool {
+        self.has_been_offered
+    }
+
+    /// These are to be offered, and are waited for from now on.
+    pub fn heard(&mut self, feeds: Vec<Feed>, now_ns: i64, shared: &Shared) {
+        for feed in feeds {
+            if !self.feeds.iter().any(|fed| fed.feed.sender == feed.sender) {
+                self.push(feed, now_ns, shared);
+            }
+        }
+    }
+
+    fn push(&mut self, feed: Feed, since_ns: i64, shared: &Shared) {
+        let stream = Stream::new(shared.role_named(&feed.display), since_ns);
+        self.feeds.push(Fed { feed, stream });
+    }
+
+    /// The feeds are these from now on, and those that are yet to be offered; the new ones were asked for at `since_ns`.
     pub fn offered(
         &mut self,
         feeds: Vec<Feed>,
@@ -59,13 +80,19 @@ impl Receiving {
     ) {
         let is_same =
             |fed: &Fed, feed: &Feed| fed.feed.mid == feed.mid && fed.feed.sender == feed.sender;
+        self.has_been_offered |= !feeds.is_empty();
         self.end(now_ns, shared, tally, |fed| {
-            !feeds.iter().any(|feed| is_same(fed, feed))
+            !fed.feed.mid.is_empty() && !feeds.iter().any(|feed| is_same(fed, feed))
         });
         for feed in feeds {
-            if !self.feeds.iter().any(|fed| is_same(fed, &feed)) {
-                let stream = Stream::new(shared.role_named(&feed.display), since_ns);
-                self.feeds.push(Fed { feed, stream });
+            if self.feeds.iter().any(|fed| is_same(fed, &feed)) {
+                continue;
+            }
+            let is_awaited =
+                |fed: &&mut Fed| fed.feed.mid.is_empty() && fed.feed.sender == feed.sender;
+            match self.feeds.iter_mut().find(is_awaited) {
+                Some(fed) => fed.feed = feed,
+                None => self.push(feed, since_ns, shared),
             }
         }
     }

@@ -231,3 +231,44 @@ fn where_nothing_comes_for_a_while_a_key_frame_is_asked_for_and_the_film_goes_on
     );
     assert!(sent.key_frames > 0);
 }
+
+#[test]
+fn a_stream_that_is_yet_to_be_offered_is_waited_for_and_is_one_when_it_is() {
+    let spec = spec();
+    let role = Role {
+        name: "webcam".into(),
+        film: None,
+        watches: true,
+    };
+    let roles = [role];
+    let shared = shared(&spec, &roles);
+    let begun_ns = sys::now_ns();
+    let peer = Peer::new(&shared.common, false, begun_ns).unwrap();
+    let mut receiving = Receiving::new(peer);
+    let feed = |mid: &str| Feed {
+        mid: mid.into(),
+        sender: "1".into(),
+        display: "virtoll 0 webcam".into(),
+    };
+    let mut tally = Tally::new(1);
+    tally.span = Span {
+        from_ns: begun_ns,
+        until_ns: begun_ns + 1000 * MS,
+    };
+    receiving.heard(vec![feed("")], begun_ns, &shared);
+    receiving.heard(vec![feed("")], begun_ns + MS, &shared);
+    assert!(!receiving.has_been_offered());
+    // What is offered is somebody else's, and then it.
+    let other = Feed {
+        sender: "2".into(),
+        ..feed("3")
+    };
+    let at_ns = begun_ns + 500 * MS;
+    receiving.offered(vec![other.clone()], at_ns, at_ns, &shared, &mut tally);
+    assert!(receiving.has_been_offered());
+    receiving.offered(vec![other, feed("4")], at_ns, at_ns, &shared, &mut tally);
+    receiving.end_window(&shared, &mut tally);
+    let counts = &tally.received[0];
+    assert_eq!((counts.streams, counts.watched_ns), (2, 0));
+    assert_eq!(counts.waiting_ns, (1000 + 500) * MS);
+}

@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
 /// One of the streams that an offer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// Of the offer's media.
+    /// Of the offer's media; "" where it is yet to be offered.
     pub mid: String,
     /// Who sends it, as the server tells them apart, and by what name.
     pub sender: String,
@@ -92,6 +92,8 @@ pub enum Told {
     Answer(String),
     /// Streams have been asked for.
     Asked,
+    /// Streams that the server is to offer by itself, from now on.
+    Heard(Vec<Feed>),
     /// What the server would send: all feeds, also those of offers before.
     Offer { sdp: String, feeds: Vec<Feed> },
     /// Somebody sends no longer.

@@ -133,11 +133,7 @@ impl Failures {
     pub fn count(&mut self, failure: &Failure) {
         let kind = failure.kind();
         let is_known = self.0.len() < MOST_KINDS || self.0.contains_key(&kind);
-        let kind = if is_known {
-            kind
-        } else {
-            "janus other".to_owned()
-        };
+        let kind = if is_known { kind } else { "other".to_owned() };
         *self.0.entry(kind).or_default() += 1;
     }
 

@@ -71,6 +71,7 @@ class GoProgram:
     package: str  # "github.com/livekit/livekit-server/cmd/server": the command's
     name: str  # what it is called once built
     go: str  # the version of Go that builds it, "1.26.8"
+    go_sum: str  # its digest as a module, "h1:...": go.sum has none of it
     modules: str  # the text of go.mod: each module's version
     sums: str  # of go.sum: each module's digest
     sha256: str  # of what comes of it, 64 hex digits

@@ -1,8 +1,9 @@
 """Where what Debian does not have is fetched, or built, for images: inside an image of tools, so that this machine
 needs none of them.
 
-It has this machine's name servers and the certificate authorities that were added to it. What comes from outside is
-read by the user nobody there, not by root; and whoever asks for it takes only what has a locked digest.
+It has this machine's name servers, the certificate authorities that were added to it, and of root's environment what
+says where to go (proxies, GOPROXY, JAVA_TOOL_OPTIONS). What comes from outside is read by the user nobody there, not by
+root, who sees no processes but these; and whoever asks for it takes only what has a locked digest.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from virtoll.images.base import Image
 from virtoll.images.cached import remove
 
 # $1: what is done, in /mnt; $2: a directory for this alone; $3: the root filesystem, which stays as it is. The mounts
-# go with their namespace.
-_ENTER = ("unshare", "--mount", "--", "sh", "-e", "-c")
+# go with their namespace, and all processes with virtoll.
+_ENTER = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-e", "-c")
 _SCRIPT = """
 mount -t overlay -o "lowerdir=$3,upperdir=$2/upper,workdir=$2/work" virtoll-workshop "$2/root"
 mount -t proc proc "$2/root/proc"
@@ -24,6 +25,10 @@ mount --bind /dev "$2/root/dev"
 cp /etc/resolv.conf /etc/hosts "$2/root/etc/"
 added=/usr/local/share/ca-certificates
 [ ! -d $added ] || cp -r $added/. "$2/root$added/"
+for name in $(env | sed -n "s/^\\([A-Za-z_][A-Za-z_0-9]*\\)=.*/\\1/p"); do
+    case $name in *_proxy | *_PROXY | GOPROXY | JAVA_TOOL_OPTIONS) ;; *) unset "$name" ;; esac
+done
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 exec chroot "$2/root" sh -e -c '
 update-ca-certificates >&2
 chown nobody /mnt

@@ -1,8 +1,7 @@
 """LiveKit, a conference server in Go, built with Pion: it passes what each publisher sends on to all who watch.
 
 It is built from Go modules (``livekit.mod``, ``livekit.sum``): version 1.13.5, the last that Pion's own modules are
-enough for; those after it take changed ones. Nothing is decoded or mixed, and all media go through one UDP port, or a
-few.
+enough for; those after it take changed ones. Nothing is decoded or mixed, and all media go through one UDP port.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from virtoll.services.base import Service, Visitor
 from virtoll.units import within
 
 _HERE = files("virtoll.services")
-_FIRST_MEDIA = 7900
+_MEDIA = Port(7900, "udp")  # for all of them
 _ROOM, _KEY = "virtoll", "virtoll"
 _API = "/twirp/livekit.RoomService"
 _READY_S, _DAY_S = 60.0, 86_400
@@ -35,18 +34,15 @@ _EXPIRES_S = 4_102_444_800  # 2100: nobody's clock is asked
 # It takes a few file descriptors for each participant: more than most may open.
 _OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
 _PACKAGE = "github.com/livekit/livekit-server/cmd/server"
-_GO = "1.26.8"
+_GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
 _SHA256 = "70b4554cb9ab072e23306d1e136059aef213f203e55f1128fb23b961a422ceab"
 
 
 @dataclass(frozen=True)
 class LiveKitSettings:
-    """Settings of LiveKit. ``participants``: how many can be there at once. ``media_ports``: UDP ports that all share
-    (LiveKit advises as many as CPUs).
-    """
+    """Settings of LiveKit. ``participants``: how many can be there at once."""
 
     participants: int = within(1000, least=1, most=100_000)
-    media_ports: int = within(1, least=1, most=64)
 
 
 class LiveKit(Service):
@@ -67,11 +63,7 @@ class LiveKit(Service):
     @property
     def ports(self) -> tuple[Port, ...]:
         """Of WebSockets and its API, and of media."""
-        return (Port(self.port), self._media)
-
-    @property
-    def _media(self) -> Port:
-        return Port(_FIRST_MEDIA, "udp", _FIRST_MEDIA + self.settings.media_ports - 1)
+        return (Port(self.port), _MEDIA)
 
     def start(self, instance: Instance, behind: Offer | None) -> LiveKitRoom:  # noqa: ARG002 - it stands alone
         """Start it with a key of its own; the room is made as the first comes in."""
@@ -80,7 +72,7 @@ class LiveKit(Service):
         instance.agent.put(path, self.configuration(instance.attachment, secret).encode())
         argv = ["sh", "-c", _OPEN, program().inside, "--config", path]
         daemon.start(instance, self.name, argv, self.port, user="nobody")
-        return LiveKitRoom(instance.attachment.endpoint_address, self.port, self._media, _ROOM, _KEY, secret)
+        return LiveKitRoom(instance.attachment.endpoint_address, self.port, _MEDIA, _ROOM, _KEY, secret)
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until its API answers, which is after it listens."""
@@ -97,15 +89,16 @@ class LiveKit(Service):
         It tells its peers the address at which they reach it, and gathers from its own that matters: a namespace may
         have further ones (the one towards an origin).
         """
-        outside, media = attachment.endpoint_address, self._media
+        outside = attachment.endpoint_address
         own = outside if attachment.kind == "shared" else attachment.address
         room = {"auto_create": True, "empty_timeout": _DAY_S, "departure_timeout": _DAY_S}
         told = {
             "port": self.port,
             "bind_addresses": ["0.0.0.0"],
             "rtc": {
-                "udp_port": f"{media.number}-{media.end}" if media.last > media.number else media.number,
+                "udp_port": _MEDIA.number,
                 "tcp_port": 0,
+                "allow_tcp_fallback": False,  # else whoever was cut off once is told no address of UDP for five minutes
                 "use_external_ip": False,
                 "node_ip": outside,
                 **({"ips": {"includes": [f"{own}/32"]}} if own else {}),
@@ -153,7 +146,7 @@ class LiveKit(Service):
 def program() -> GoProgram:
     """The server."""
     modules, sums = ((_HERE / f"livekit.{kind}").read_text(encoding="utf-8") for kind in ("mod", "sum"))
-    return GoProgram(_PACKAGE, "livekit-server", _GO, modules, sums, _SHA256)
+    return GoProgram(_PACKAGE, "livekit-server", *_GO, modules, sums, _SHA256)
 
 
 def token(offer: LiveKitRoom, grants: Mapping[str, Any]) -> str:
