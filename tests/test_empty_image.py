@@ -14,6 +14,7 @@ from contract import PORT, Place
 from virtoll import binaries
 from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.base import Confinement
+from virtoll.images import contents, rootfs
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import Instance, Platform
@@ -43,6 +44,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     agent.chmod(0o755)
     for directory in (image.directory, image.rootfs, agent.parent):
         directory.chmod(0o755)
+    contents.note(image.directory, "rootfs")
+    rootfs.write_manifest(image.directory, {})
     return image
 
 

@@ -109,7 +109,7 @@ def test_whoever_is_killed_or_interrupted_nothing_sealed_is_lost_and_nobody_is_l
 
     expect_names_apart(commands)
     code, said = commands.kill("scheduler", signal.SIGTERM)
-    assert (code, "Traceback" in said) == (130, False)
+    assert (code, "Traceback" in said) == (130, False), said
     assert list((commands.everybodys / "dask-scratch-space").iterdir()) == []
 
 
