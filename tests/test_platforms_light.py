@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Sequence
-from contextlib import closing
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -132,6 +134,31 @@ def test_of_lxcs_locks_nothing_is_left_that_was_not_there(
         assert (locks / "vt-ab12-2").is_dir()
         second.__exit__(None, None, None)
     assert [path.name for path in locks.iterdir()] == ["var"] if users else not locks.parent.exists()
+
+
+def test_nobody_comes_to_lxcs_locks_while_the_last_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He would find a directory without instances of virtoll's, and take it for somebody else's: it stayed for ever."""
+    monkeypatch.setattr(lxc, "_LOCKS", tmp_path / "lxc/lock")
+    looked: list[str] = []
+
+    @contextmanager
+    def owning(kind: str, name: str) -> Iterator[None]:
+        expect_alone(f"{kind} is noted")
+        yield
+        expect_alone(f"{kind} is removed")
+        shutil.rmtree(name, ignore_errors=True)
+
+    def expect_alone(when: str) -> None:
+        looked.append(when)
+        other = os.open(tmp_path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+
+    lab = cast(Any, SimpleNamespace(ledger=SimpleNamespace(owning=owning)))
+    with lxc._locks(lab, "vt-ab12-1"):
+        assert len(looked) == 3
+    assert len(looked) == 6
 
 
 def test_nspawn_covers_what_reaches_the_host_where_the_kernel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

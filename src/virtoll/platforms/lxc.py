@@ -7,6 +7,7 @@ a network stack (one of ours: a group of cgroup v2 cannot hold both processes an
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -244,13 +245,31 @@ def _locks(lab: Lab, lxc_path: str) -> Iterator[None]:
     """Where LXC keeps an instance's lock. Above it nothing is left that was not there; of several instances the last
     sees to that, so it is made here, before LXC would.
     """
-    ours = not _LOCKS.is_dir() or any(entry.name.startswith("vt-") for entry in _LOCKS.iterdir())
     with ExitStack() as stack:
-        for above in (_LOCKS.parent, _LOCKS) if ours else ():
-            stack.enter_context(lab.ledger.owning("directory-above", str(above)))
-        stack.enter_context(lab.ledger.owning("directory", str(_LOCKS / lxc_path)))
-        (_LOCKS / lxc_path).mkdir(parents=True)
+        try:
+            with _looked_at_alone():
+                ours = not _LOCKS.is_dir() or any(entry.name.startswith("vt-") for entry in _LOCKS.iterdir())
+                for above in (_LOCKS.parent, _LOCKS) if ours else ():
+                    stack.enter_context(lab.ledger.owning("directory-above", str(above)))
+                stack.enter_context(lab.ledger.owning("directory", str(_LOCKS / lxc_path)))
+                (_LOCKS / lxc_path).mkdir(parents=True)
+            yield
+        finally:
+            with _looked_at_alone():
+                stack.close()
+
+
+@contextmanager
+def _looked_at_alone() -> Iterator[None]:
+    """No other virtoll's instance comes or goes meanwhile: while the last one goes, the directory is there and empty,
+    and whoever came then would take it for somebody else's.
+    """
+    held = os.open(_LOCKS.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(held)
 
 
 def _let_lxc_make_groups(groups: Groups) -> None:
