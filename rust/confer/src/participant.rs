@@ -278,7 +278,6 @@ impl<'a> Participant<'a> {
         shared: &'a Shared<'a>,
         tally: &mut Tally,
     ) -> Result<(), Trouble> {
-        let new_peer = |sends| Peer::new(&shared.common, sends, now_ns).map_err(Trouble::Generator);
         while let Some(told) = self.room.told() {
             match told {
                 Told::Joined { others } => {
@@ -287,7 +286,7 @@ impl<'a> Participant<'a> {
                         let place =
                             Random::derived(shared.spec.seed, self.number as u64).below(1_000_000);
                         let (sending, offer) =
-                            Sending::new(new_peer(true)?, self.role, film, place)?;
+                            Sending::new(peer(shared, true, now_ns)?, self.role, film, place)?;
                         self.sending = Some(sending);
                         self.new_sockets.push(Way::Sending);
                         self.room.publish(offer);
@@ -328,9 +327,8 @@ impl<'a> Participant<'a> {
     /// The connection of media by which it watches, begun where it was not yet.
     fn receiving(&mut self, now_ns: i64, shared: &Shared) -> Result<&mut Receiving, Trouble> {
         if self.receiving.is_none() {
-            let peer = Peer::new(&shared.common, false, now_ns).map_err(Trouble::Generator)?;
+            self.receiving = Some(Receiving::new(peer(shared, false, now_ns)?));
             self.new_sockets.push(Way::Receiving);
-            self.receiving = Some(Receiving::new(peer));
         }
         self.receiving.as_mut().ok_or(Failure::Sdp.into())
     }
@@ -398,6 +396,10 @@ impl<'a> Participant<'a> {
     pub fn fd_number(&self) -> RawFd {
         self.line_fd.as_raw_fd()
     }
+}
+
+fn peer(shared: &Shared, sends: bool, now_ns: i64) -> Result<Peer, Trouble> {
+    Peer::new(&shared.common, sends, now_ns).map_err(Trouble::Generator)
 }
 
 /// What the generator itself lacks.

@@ -10,9 +10,7 @@ at again each time that it is laid into an image.
 
 from __future__ import annotations
 
-import hashlib
 import platform
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.images import rootfs
 from virtoll.images.base import GoProgram
 from virtoll.images.cached import cached
-from virtoll.images.workshop import Workshop
+from virtoll.images.workshop import Workshop, expect_locked
 
 PACKAGES = ("ca-certificates", "golang-go")
 
@@ -60,7 +58,7 @@ def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> P
             where=error.filename or str(entry),
             remedy="make 3 GB of room there, or name another place (VIRTOLL_CACHE)",
         ) from error
-    _expect(program, path, f"find out why; then rm -r {entry}, and the next run builds it anew")
+    expect_locked(path, program.sha256, f"find out why; then rm -r {entry}, and the next run builds it anew")
     return path
 
 
@@ -80,25 +78,12 @@ def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str]
         said = workshop.do(host, tools, script, _BUILD_S)
     except CommandError as error:
         raise _unbuilt(host, program, error.problem.what) from error
-    made = source / program.name
-    if made.is_symlink() or not made.is_file():
-        raise _unbuilt(host, program, said)
     kept = place / program.name
-    shutil.copyfile(made, kept, follow_symlinks=False)  # whoever built it may still write to his own
-    kept.chmod(0o755)
-    _expect(program, kept, "nothing was kept of it; something between here and there changes modules: a proxy?")
+    if not workshop.take(f"program/{program.name}", kept, 0o755):
+        raise _unbuilt(host, program, said)
+    told = "nothing was kept of it; something between here and there changes modules: a proxy?"
+    expect_locked(kept, program.sha256, told)
     workshop.remove()
-
-
-def _expect(program: GoProgram, path: Path, remedy: str) -> None:
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise HostError(f"{program.name} cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
-    if found != program.sha256:
-        what = f"{program.name} is not what was locked: its SHA-256 is {found}, not {program.sha256}"
-        raise HostError(what, where=str(path), remedy=remedy)
 
 
 def _unbuilt(host: Host, program: GoProgram, said: str) -> HostError:

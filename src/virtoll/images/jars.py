@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -22,7 +21,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.images import rootfs
 from virtoll.images.base import Jar
 from virtoll.images.cached import cached
-from virtoll.images.workshop import Workshop
+from virtoll.images.workshop import Workshop, expect_locked
 
 PACKAGES = ("ivy", "openjdk-17-jre-headless")
 
@@ -68,7 +67,8 @@ def laid(host: Host, jars: Sequence[Jar], progress: Callable[[str], None]) -> di
             remedy="make room there, or name another place (VIRTOLL_CACHE)",
         ) from error
     for jar in jars:
-        _expect(jar, directory / jar.file, f"find out why; then rm -r {directory}, and the next run fetches it anew")
+        told = f"find out why; then rm -r {directory}, and the next run fetches it anew"
+        expect_locked(directory / jar.file, jar.sha256, told)
     return {jar.inside: directory / jar.file for jar in jars}
 
 
@@ -82,13 +82,11 @@ def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str
     except CommandError as error:
         raise _unfetched(host, f"{len(jars)} jars", error.problem.what) from error
     for jar in jars:
-        fetched = workshop.bench / jar.file
-        if fetched.is_symlink() or not fetched.is_file():
-            raise _unfetched(host, f"{jar.group}:{jar.name}:{jar.version}", said)
         kept = place / jar.file
-        shutil.copyfile(fetched, kept, follow_symlinks=False)  # whoever fetched it may still write to his own
-        kept.chmod(0o644)  # for services that are not root
-        _expect(jar, kept, "nothing was kept of it; something between here and there changes it: a proxy?")
+        if not workshop.take(jar.file, kept, 0o644):  # for services that are not root
+            raise _unfetched(host, f"{jar.group}:{jar.name}:{jar.version}", said)
+        told = "nothing was kept of it; something between here and there changes it: a proxy?"
+        expect_locked(kept, jar.sha256, told)
     workshop.remove()
 
 
@@ -106,16 +104,6 @@ def description(jars: Sequence[Jar]) -> str:
   </dependencies>
 </ivy-module>
 """
-
-
-def _expect(jar: Jar, path: Path, remedy: str) -> None:
-    try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise HostError(f"{jar.file} cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
-    if found != jar.sha256:
-        what = f"{jar.file} is not what was locked: its SHA-256 is {found}, not {jar.sha256}"
-        raise HostError(what, where=str(path), remedy=remedy)
 
 
 def _unfetched(host: Host, what: str, said: str) -> HostError:
