@@ -19,7 +19,7 @@
 # compute. A file's tests stay together, for they share deployments. What Python compiles is kept, whatever the
 # environment says, and compiled once before: each of the many processes that share the tests, and that these start,
 # would compile it anew.
-WORKERS := 9
+WORKERS := 6
 
 setup:
 	@setup/install

@@ -1,12 +1,21 @@
-"""No clock decides a test: where many share two CPUs, an emulated guest may take minutes to boot."""
+"""No clock decides a test: where many share two CPUs, a guest may take minutes to boot, and a daemon to start."""
 
 from __future__ import annotations
 
 from virtoll.agent import client
-from virtoll.platforms import vm
+from virtoll.lab import client as visitor
+from virtoll.platforms import container_network, dockerd, lxc, qemu, vm, vmm_api
+from virtoll.services import janus, postgres, red5, unbound, vlc
+
+_PATIENCE_S = 480.0
 
 
 def wait_for_boots() -> None:
-    """Have a guest's boot, and an agent's answer, take as long as they take: many times as long as elsewhere."""
-    vm.BOOT_LIMIT_S = 480.0
-    client._PATIENCE_S = 480.0
+    """Have a guest's boot, and an agent's answer, take as long as they take: many times as long as elsewhere. The same
+    of the daemons of containers, and of services that are to answer.
+    """
+    vm.BOOT_LIMIT_S = client._PATIENCE_S = _PATIENCE_S
+    dockerd._START_S = lxc._LXCFS_START_S = container_network.START_LIMIT_S = _PATIENCE_S
+    qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = _PATIENCE_S
+    for service in (janus, postgres, red5, unbound, vlc):
+        vars(service)["_READY_S"] = _PATIENCE_S

@@ -113,10 +113,13 @@ def test_unpaced_a_view_brings_each_frame_once_and_the_next_comes(client: Client
 
 def test_paced_no_more_is_read_than_fits_ahead(client: Client, server: RtmpServer) -> None:
     server.seconds = 600
-    settings: dict[str, Any] = {"clip_ns": 600 * SECOND, "viewers": 1, "time_limit_ns": SECOND, "buffer_ns": 3 * SECOND}
-    window = drive(client, server.offer(), **settings, receive_bytes=8192).window
+    settings: dict[str, Any] = {"clip_ns": 600 * SECOND, "viewers": 1, "buffer_ns": 3 * SECOND, "receive_bytes": 8192}
+    for seconds in (1, 4, 16, 64):  # where much else runs, a short window ends before anything has come
+        window = drive(client, server.offer(), **settings, time_limit_ns=seconds * SECOND).window
+        if (came_bytes := window.counts["body_bytes"]) > 0:
+            break
     # What the last read brings is more than the buffer.
-    assert 3 * 8000 <= window.counts["body_bytes"] <= (3 + 1) * 8000 + 65_536
+    assert 3 * 8000 <= came_bytes <= (3 + seconds) * 8000 + 65_536
 
 
 @pytest.mark.parametrize(("manner", "kind"), WRONG)
