@@ -120,7 +120,7 @@ class Run:
         return (self.joined, self.streams) == (cell.receivers, cell.streams)
 
 
-def of_ours(report: dict[str, Any], every_ns: int, **weighed: float) -> Run:
+def of_ours(report: dict[str, Any], every_ns: int, **weighed: Any) -> Run:
     """What virtoll-confer reports (rust/confer/src/tally.rs)."""
     window, joins, received = report["window"], report["joins"], report["received"].values()
     total = {name: sum(each[name] for each in received) for name in ("streams", "packets", "bytes", "lost")}
@@ -131,11 +131,11 @@ def of_ours(report: dict[str, Any], every_ns: int, **weighed: float) -> Run:
         cpu_s=(window["cpu_user_ns"] + window["cpu_system_ns"]) / 1e9,
         seconds=(window["end_ns"] - window["start_ns"]) / 1e9,
         **total,
-        **weighed,  # type: ignore[arg-type]
+        **weighed,
     )
 
 
-def of_pion(report: dict[str, Any], seconds: float, **weighed: float) -> Run:
+def of_pion(report: dict[str, Any], seconds: float, **weighed: Any) -> Run:
     """What its client reports (bench/pion/main.go)."""
     names = ("joined", "streams", "packets", "bytes", "lost")
     return Run(
@@ -163,7 +163,7 @@ class Place:
             raise SystemExit("bench.confer: the kernel does not tell what Janus uses (no controller of CPU time)")
         return used_ns / 1e9
 
-    def weigh(self, conversation: Conversation, start_ns: int, end_ns: int) -> dict[str, float]:
+    def weigh(self, conversation: Conversation, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Over a window: the memory that a client has by its end, and what Janus used."""
         before_s = at(start_ns, self.server_cpu_s)
         after_s = at(end_ns, self.server_cpu_s)
@@ -295,7 +295,7 @@ def row(cell: Cell, rounds: Sequence[Round]) -> dict[str, Any]:
     if not whole:
         return {"cell": str(cell), "told": f"{told}: nothing to tell", "reached": False}
     many = [each.many for each in whole]
-    found = {
+    found: dict[str, Any] = {
         "packets_per_cpu_s": statistics.median(run.packets_per_cpu_s for run in many),
         "us_per_packet": statistics.median(1e6 / run.packets_per_cpu_s for run in many),
         "receivers_per_cpu": statistics.median(run.streams * run.seconds / run.cpu_s for run in many),

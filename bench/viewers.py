@@ -14,7 +14,7 @@ import argparse
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from bench._figures import keep
 from bench._viewing import Framing, Reading, median, reading, refuse_failures, watch
 from bench.generator import Place, serving
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.services.clips import manifests, segments
 from virtoll.services.objects import content
@@ -30,6 +31,10 @@ from virtoll.services.objects import content
 Delivery = Literal["progressive", "hls"]
 TARGETS: dict[Delivery, float] = {"progressive": 5000, "hls": 5000}  # viewers per core
 _FRAMING = Framing(ETHERNET + TCP)  # heads of answers are less than a thousandth: one for a file, or for a segment
+# A server of its own, whose sockets hold little: else it would write a file long before viewers that are paced take it,
+# and what it wrote within a window would say nothing.
+_PORT = 8081
+_SERVER = "server {{ listen {0}:{1} backlog=4096 sndbuf=64k; }}"
 _JOIN_NS = 5 * 10**6  # two hundred in a second: what comes first is a buffer full
 
 
@@ -48,7 +53,7 @@ def load_of(delivery: Delivery, viewers: int, seconds: int) -> ViewersLoad:
 
 
 def prepare(host: LocalHost, directory: Path) -> str:
-    """What is watched, beside nginx's files."""
+    """What is watched, beside nginx's files; and the server of it."""
     progressive, hls = load_of("progressive", 1, 1).settings, load_of("hls", 1, 1).settings
     for path, text in manifests(hls.clip):
         host.put(directory / path.removeprefix("/"), text.encode())
@@ -56,7 +61,7 @@ def prepare(host: LocalHost, directory: Path) -> str:
         data = content(piece.end_bytes - piece.begin_bytes, piece.begin_bytes)
         host.put(directory / piece.path.removeprefix("/"), data)
     host.put(directory / progressive.file.path.removeprefix("/"), content(progressive.file.length_bytes))
-    return ""
+    return _SERVER.format(SUT_GENERATOR_SIDE_ADDRESS, _PORT)
 
 
 def counting(place: Place) -> Callable[[int], Moment]:
@@ -70,7 +75,9 @@ def measure_once(place: Place, delivery: Delivery, options: argparse.Namespace, 
     crowds = {}
     for viewers in order.sample((options.viewers, 1), 2):
         load = load_of(delivery, viewers, options.seconds)
-        crowds[viewers] = watch(place.client, load.settings, load.asked(place.offer), counting(place))
+        crowds[viewers] = watch(
+            place.client, load.settings, load.asked(replace(place.offer, port=_PORT)), counting(place)
+        )
         refuse_failures("viewers", delivery, crowds[viewers])
     return reading(crowds[options.viewers], crowds[1], options.viewers, _FRAMING)
 

@@ -53,7 +53,13 @@ def test_what_ours_reports_is_read() -> None:
 
 
 def test_what_pions_client_reports_is_read() -> None:
-    report = {"joined": 50, "joined_ns": 3 * SECOND, "streams": 100, "packets": 60_000, "bytes": 62_500_000}
+    report: dict[str, Any] = {
+        "joined": 50,
+        "joined_ns": 3 * SECOND,
+        "streams": 100,
+        "packets": 60_000,
+        "bytes": 62_500_000,
+    }
     report |= {"lost": 0, "cpu_ns": 5 * SECOND // 4, "failures": []}
     run = confer.of_pion(report, 10.0, memory_bytes=20_000_000, server_cpus=0.95)
     assert run == PION
