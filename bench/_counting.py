@@ -7,12 +7,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
-LATE_MS = 5.0  # a reading that comes later than this is told: of 10 s it is a twentieth of a per cent
+LATE_MS = 5.0  # a reading that comes later than this is told: what is compared to it was read earlier
 # Bytes before what TCP (with its time stamps) or UDP carries. A device counts a packet with the head that it sends; the
 # loopback takes Ethernet's off before it counts. What the kernel cuts late (GSO) is one packet, with one head.
 ETHERNET, TCP, UDP = 14, 20 + 32, 20 + 8
@@ -26,14 +26,16 @@ class Moment:
     server_bytes: float  # sent, by the server's own count
     wire_bytes: int  # by a device's, towards the clients
     wire_packets: int
+    at_ns: int = field(default_factory=time.monotonic_ns)  # when they were read
 
     def since(self, before: Moment) -> Moment:
-        """What has been added."""
+        """What has been added, and in which time: ``at_ns``."""
         return Moment(
             self.server_cpu_s - before.server_cpu_s,
             self.server_bytes - before.server_bytes,
             self.wire_bytes - before.wire_bytes,
             self.wire_packets - before.wire_packets,
+            self.at_ns - before.at_ns,
         )
 
     def carried(self, head_bytes: int) -> int:

@@ -2,9 +2,9 @@
 
 A crowd is one process of the native generator, on one CPU; its CPU time is its own, within the window. A CPU carries as
 many viewers as seconds of media they saw for a second of it. Memory is the most that the process of many had, less that
-of one, for each of those that are more. Media bytes are counted three times over the same window: by the viewers, by
-the server, and by a network device; what frames them there is taken off by what the viewers counted (packets,
-messages).
+of one, for each of those that are more. Goodput is counted three times over the same window: by the viewers, by the
+server, and by a network device; what frames media there is taken off by what the viewers counted (packets, messages).
+Counters that are read a moment late are so at both ends: each rate is of the time between its own two readings.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reading:
     stalled_percent: float
     server_cpus: float
     mbit_per_s: float  # of media, a viewer
-    differ_percent: float  # media bytes, by the viewers, the server and the network
+    differ_percent: float  # goodput, by the viewers, the server and the network
 
     @property
     def is_lean(self) -> bool:
@@ -109,18 +109,19 @@ def reading(many: Crowd, one: Crowd, viewers: int, framing: Framing) -> Reading:
     seconds = (window["end_ns"] - window["start_ns"]) / 1e9
     used_ns = window["cpu_user_ns"] + window["cpu_system_ns"]
     viewing_ns = window["stalled_ns"] + window["playing_ns"]
-    media = (
-        window["media_bytes"],
-        counted.server_bytes - framing.by_server(window),
-        counted.carried(framing.head_bytes) - framing.on_wire(window),
+    counted_s = counted.at_ns / 1e9
+    media_per_s = (
+        window["media_bytes"] / seconds,
+        counted.server_bytes / counted_s - framing.by_server(window) / seconds,
+        counted.carried(framing.head_bytes) / counted_s - framing.on_wire(window) / seconds,
     )
     return Reading(
         viewers_per_cpu=window["media_ns"] / used_ns if used_ns else float("nan"),
         bytes_per_viewer=(many.memory_bytes - one.memory_bytes) / max(1, viewers - 1),
         stalled_percent=100 * window["stalled_ns"] / max(1, viewing_ns),
-        server_cpus=counted.server_cpu_s / seconds,
+        server_cpus=counted.server_cpu_s / counted_s,
         mbit_per_s=window["media_bytes"] * 8e-6 / seconds / viewers,
-        differ_percent=differ_percent(media),
+        differ_percent=differ_percent(media_per_s),
     )
 
 

@@ -95,23 +95,25 @@ def test_without_pions_client_its_target_is_not_reached_and_the_others_are_told(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("cell", "key", "value"),
     [
-        ("packets_per_cpu_s", 79_999.0),
-        ("receivers_per_cpu", 999.0),
-        ("bytes_per_stream", 300_001.0),
-        ("over_pion", 1.9),
+        (CELL, "packets_per_cpu_s", 79_999.0),
+        (CELL, "bytes_per_stream", 300_001.0),
+        (CELL, "over_pion", 1.9),
+        (Cell(publishers=1, receivers=50), "receivers_per_cpu", 999.0),
     ],
 )
-def test_each_target_can_be_missed(key: str, value: float) -> None:
-    found = {
-        "packets_per_cpu_s": 80_000.0,
-        "receivers_per_cpu": 1000.0,
-        "bytes_per_stream": 300_000.0,
-        "over_pion": 2.0,
-    }
-    assert confer.is_reached(found)
-    assert not confer.is_reached({**found, key: value})
+def test_each_target_can_be_missed(cell: Cell, key: str, value: float) -> None:
+    found = {"packets_per_cpu_s": 80_000.0, "receivers_per_cpu": 1000.0, "bytes_per_stream": 300_000.0}
+    found["over_pion"] = 2.0
+    assert confer.is_reached(cell, found)
+    assert not confer.is_reached(cell, {**found, key: value})
+
+
+def test_a_rate_is_to_be_reached_where_it_is_meant() -> None:
+    alone, together = (confer.row(cell, [Round(MANY, ONE, PION)]) for cell in (Cell(1, 50), CELL))
+    assert not alone["reached"], "of one stream each there are fifty"
+    assert "120000 packets/s a core (target >= 80000), 2000 streams of 0.5 Mbit/s a core, " in together["told"]
 
 
 def test_a_hundred_are_to_be_in_within_ten_seconds() -> None:

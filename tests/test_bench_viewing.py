@@ -44,9 +44,9 @@ def test_cpu_time_is_found_whatever_a_process_is_called() -> None:
 
 
 def test_what_packets_carry_is_told_without_their_heads() -> None:
-    before, after = Moment(1.0, 100.0, 1000, 10), Moment(1.5, 1100.0, 3000, 20)
+    before, after = Moment(1.0, 100.0, 1000, 10, 7 * SECOND), Moment(1.5, 1100.0, 3000, 20, 9 * SECOND)
     added = after.since(before)
-    assert added == Moment(0.5, 1000.0, 2000, 10)
+    assert added == Moment(0.5, 1000.0, 2000, 10, 2 * SECOND)
     assert added.carried(ETHERNET + TCP) == 2000 - 660
     assert added.carried(UDP) == 2000 - 280
 
@@ -58,8 +58,8 @@ def test_counts_differ_by_the_largest_and_the_smallest() -> None:
 
 def test_a_crowd_comes_to_what_its_counters_say() -> None:
     framing = Framing(66, lambda window: 8.0 * window["messages"], lambda window: 4.0 * window["messages"])
-    counts = Moment(2.5, 10_004_000.0, 10_028_000 + 66 * 500, 500)
-    found = reading(crowd(1_900_000, counts), crowd(1_000_000, Moment(0, 1, 1, 0)), 10, framing)
+    counts = Moment(2.5, 10_004_000.0, 10_028_000 + 66 * 500, 500, 10 * SECOND)
+    found = reading(crowd(1_900_000, counts), crowd(1_000_000, Moment(0, 1, 1, 0, SECOND)), 10, framing)
     assert found.viewers_per_cpu == pytest.approx(1000)
     assert found.bytes_per_viewer == 100_000
     assert found.stalled_percent == pytest.approx(1)
@@ -67,6 +67,12 @@ def test_a_crowd_comes_to_what_its_counters_say() -> None:
     assert found.mbit_per_s == pytest.approx(0.8)
     assert found.differ_percent == pytest.approx(0.2), "viewers and server agree; the network counts 20,000 bytes more"
     assert not found.is_lean, "of memory a viewer takes more than it may"
+
+
+def test_counters_that_were_read_late_are_of_their_own_time() -> None:
+    late = Moment(2.75, 11_000_000.0, 11_000_000 + 66 * 500, 500, 11 * SECOND)
+    found = reading(crowd(1_900_000, late), crowd(1_000_000, late), 10, Framing(66))
+    assert (found.differ_percent, found.server_cpus) == (pytest.approx(0), 0.25)
 
 
 def test_the_middle_is_of_each_figure_by_itself() -> None:
