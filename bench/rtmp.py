@@ -167,7 +167,7 @@ def load_of(viewers: int, seconds: int) -> RtmpViewersLoad:
         clip_ns=_FILM.duration_ns,
         bitrate_bit_per_s=_FILM.bit_rate,
         join_ns=10**7,
-        settle_ns=2 * 10**9,
+        settle_ns=5 * 10**9,
         time_limit_ns=seconds * 10**9,
     )
     return RtmpViewersLoad(settings)
@@ -247,7 +247,7 @@ def main() -> int:
     """Measure, print, and write the figures where asked."""
     parser = argparse.ArgumentParser(prog="python -m bench.rtmp", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=10, help="length of one run")
+    parser.add_argument("--seconds", type=int, default=20, help="length of one run")
     parser.add_argument("--viewers", type=int, default=1000, help="of ours, at once")
     parser.add_argument("--processes", type=int, default=50, help="of rtmpdump, at once")
     parser.add_argument("--seed", type=int, default=1)

@@ -136,3 +136,12 @@ def test_pions_client_is_built_by_its_lock_from_a_source_of_ours() -> None:
     assert all(len(line.split()) == 3 for line in program.sums.splitlines())
     assert program.source.startswith("//")
     assert "package main" in program.source
+
+
+def test_what_is_printed_is_what_rows_say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    hundred = replace(MANY, joined=100)
+    monkeypatch.setattr(confer, "measure", lambda *_: ({CELL: [Round(MANY, ONE, PION)]}, [hundred]))
+    monkeypatch.setattr("sys.argv", ["bench"])
+    assert confer.main() == 0
+    told = [confer.row(CELL, [Round(MANY, ONE, PION)]), confer.joining([hundred], 100)]
+    assert capsys.readouterr().out == "".join(f"{each['told']}  reached\n" for each in told)
