@@ -87,7 +87,7 @@ class Reading:
 
 def watch(client: Client, settings: ViewingSettings, asked: dict[str, Any], count: Callable[[int], Moment]) -> Crowd:
     """A crowd comes, watches for a window, and leaves. ``count`` is given its process."""
-    joins_ns = settings.join_ns * settings.viewers
+    joins_ns = settings.join_ns * (settings.viewers - 1)
     start_ns = time.monotonic_ns() + _AHEAD_NS + joins_ns + settings.settle_ns
     spec = specification(settings, asked, client)
     with conversing(client, ("virtoll-load", "view"), "the viewers", spec) as conversation:

@@ -353,8 +353,8 @@ def _words(cell: Cell, found: dict[str, Any], ratios: Sequence[float]) -> str:
 def joining(runs: Sequence[Run], wanted: int) -> dict[str, Any]:
     """Of a hundred, or as many as were asked for: how long it took, of the slowest round; and whether all came."""
     slowest_s, fewest = max(run.joined_s for run in runs), min(run.joined for run in runs)
-    told = f"{fewest} of {wanted} participants were in after {slowest_s:.1f} s (target < {HUNDRED_S:g}, the slowest of "
-    told += f"{len(runs)} rounds)"
+    told = f"{fewest} of {wanted} participants were in after {slowest_s:.1f} s (target: {HUNDRED} in less than "
+    told += f"{HUNDRED_S:g} s; the slowest of {len(runs)} rounds)"
     return {"joined": fewest, "joined_s": slowest_s, "told": told} | {
         "reached": fewest == wanted >= HUNDRED and slowest_s < HUNDRED_S
     }

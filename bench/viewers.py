@@ -35,7 +35,9 @@ _FRAMING = Framing(ETHERNET + TCP)  # heads of answers are less than a thousandt
 # and what it wrote within a window would say nothing.
 _PORT = 8081
 _SERVER = "server {{ listen {0}:{1} backlog=4096 sndbuf=64k; }}"
-_JOIN_NS = 5 * 10**6  # two hundred in a second: what comes first is a buffer full
+# At most two hundred in a second, for what comes first is a buffer full; and over ten seconds, so that some leave in
+# their sockets what others take from theirs. Of sixty viewers the counts still differ by 1 %, of thousands they do not.
+_JOIN_NS, _JOINS_NS = 5 * 10**6, 10**10
 
 
 def load_of(delivery: Delivery, viewers: int, seconds: int) -> ViewersLoad:
@@ -45,7 +47,7 @@ def load_of(delivery: Delivery, viewers: int, seconds: int) -> ViewersLoad:
         delivery=delivery,
         clip_ns=60 * 10**9,
         segment_ns=4 * 10**9,
-        join_ns=_JOIN_NS,
+        join_ns=max(_JOIN_NS, _JOINS_NS // viewers),
         settle_ns=5 * 10**9,
         time_limit_ns=seconds * 10**9,
     )

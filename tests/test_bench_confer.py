@@ -121,7 +121,7 @@ def test_a_hundred_are_to_be_in_within_ten_seconds() -> None:
     assert confer.joining(runs, 100) == {
         "joined": 100,
         "joined_s": 2.5,
-        "told": "100 of 100 participants were in after 2.5 s (target < 10, the slowest of 2 rounds)",
+        "told": "100 of 100 participants were in after 2.5 s (target: 100 in less than 10 s; the slowest of 2 rounds)",
         "reached": True,
     }
     assert not confer.joining([replace(runs[0], joined=99)], 100)["reached"]
