@@ -36,7 +36,7 @@ _FRAMING = Framing(ETHERNET + TCP)  # heads of answers are less than a thousandt
 _PORT = 8081
 _SERVER = "server {{ listen {0}:{1} backlog=4096 sndbuf=64k; }}"
 # At most two hundred in a second, for what comes first is a buffer full; and over ten seconds, so that some leave in
-# their sockets what others take from theirs. Of sixty viewers the counts still differ by 1 %, of thousands they do not.
+# their sockets what others take from theirs. Of sixty viewers the counts still differ by 1 %: of fewer, by more.
 _JOIN_NS, _JOINS_NS = 5 * 10**6, 10**10
 
 
