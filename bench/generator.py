@@ -38,9 +38,9 @@ from virtoll.offers import Http, HttpObject
 
 _OBJECT = HttpObject(1000)
 _CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
-_NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log;
+_NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log; worker_rlimit_nofile 65536;
 events {{ worker_connections 16384; }}
-http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
+http {{ access_log off; sendfile on; open_file_cache max=100; keepalive_requests 1000000000; root {0};
   client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
   scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} {3} }}
 """
@@ -113,6 +113,7 @@ class Place:
     client: Client
     beside: Client
     offer: Http
+    server: int  # nginx's process
 
 
 @contextmanager
@@ -145,7 +146,7 @@ def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | Non
             if client.get(offer, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
             inside = replace(client.confinement, netns=lab.sut.netns)
-            yield Place(client, replace(client, confinement=inside), offer)
+            yield Place(client, replace(client, confinement=inside), offer, nginx.pid)
         finally:
             end_session(nginx)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,18 @@ def test_it_is_built_once_and_looked_at_each_time() -> None:
     path.write_bytes(b"another")
     with pytest.raises(HostError, match=r"(?s)is not what was locked.*rm -r"):
         go.laid(host, [PROGRAM], say)
+
+
+def test_the_source_of_a_command_that_is_in_no_module_lies_beside_the_lock() -> None:
+    class Reading(Building):
+        def run(self, argv: list[str], **_: object) -> Any:
+            assert (Path(argv[-2]) / "upper/mnt/program/main.go").read_text() == "package main"
+            return super().run(argv)
+
+    host: Any = Reading(DATA)
+    go.laid(host, [replace(PROGRAM, package=".", source="package main")], say)
+    (script,) = host.scripts
+    assert script.rstrip().endswith("/mnt/program/server .")
 
 
 def test_another_program_is_not_kept(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class GoProgram:
     modules: str  # the text of go.mod: each module's version
     sums: str  # of go.sum: each module's digest
     sha256: str  # of what comes of it, 64 hex digits
+    source: str = ""  # the text of main.go, where the command is in no module but beside go.mod (package ".")
 
     @property
     def inside(self) -> str:

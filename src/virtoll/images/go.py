@@ -72,6 +72,8 @@ def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str]
     source.mkdir()
     (source / "go.mod").write_text(program.modules, encoding="utf-8")
     (source / "go.sum").write_text(program.sums, encoding="utf-8")
+    if program.source:
+        (source / "main.go").write_text(program.source, encoding="utf-8")
     source.chmod(0o777)  # where nobody makes it
     script = _SCRIPT.format(go=program.go, go_sum=program.go_sum, name=program.name, package=program.package)
     try:

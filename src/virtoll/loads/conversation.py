@@ -33,6 +33,11 @@ class Conversation:
         self._process, self._generator, self._who, self._where = process, generator, who, where
         self._rest = b""
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def ask(self, line: bytes, timeout_s: float) -> dict[str, Any]:
         """Its answer to a line. TrialError with its own words where it has ended, or does not answer in time."""
         self.write(line + b"\n")

@@ -1,0 +1,28 @@
+"""The client in Go that `bench.confer` holds ours against: its source and its lock (``pion/``), and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from virtoll.hosts.base import Host
+from virtoll.images import go
+from virtoll.images.base import GoProgram
+
+_HERE = Path(__file__).parent / "pion"
+_GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
+_SHA256 = "149727eb440e7359f249cff7a9e6db4ad1d044cf2baeed9361f835e641da348d"
+
+
+def program() -> GoProgram:
+    """What is built, and what it must be."""
+    modules, sums, source = (
+        _HERE.joinpath(name).read_text(encoding="utf-8") for name in ("go.mod", "go.sum", "main.go")
+    )
+    return GoProgram(".", "pion-client", *_GO, modules, sums, _SHA256, source)
+
+
+def built(host: Host, progress: Callable[[str], None]) -> Path:
+    """Its file, built where it is missing. HostError: it cannot be, or is not what was locked."""
+    wanted = program()
+    return go.laid(host, [wanted], progress)[wanted.inside]
