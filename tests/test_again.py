@@ -49,7 +49,7 @@ from virtoll.study.file import read_study
 from virtoll.study.interleaved import interleaved
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study
-from virtoll.study.plan import make_plan
+from virtoll.study.plan import conditions, make_plan
 from virtoll.trial import deployer
 from virtoll.trial.notes import Notes
 from virtoll.trial.treatment import treatment_of
@@ -247,6 +247,36 @@ def test_a_factor_of_one_level_is_a_value() -> None:
     assert len({each for each in asked if each[0] == DOCKER}) == 4
     quick = of(TEXT + '[factors]\n"limits.memory" = ["512 MiB", "1 GiB"]\n[[exclude]]\n"limits.memory" = "1 GiB"\n')
     assert interleaved(replace(quick, factors={"limits.memory_bytes": (2**29,)}), of(LARGER)) is not None
+
+
+def test_a_factor_of_one_level_is_that_of_all_servers() -> None:
+    """Each server's own default was in its place: nine connections were asked for, and one was measured."""
+    servers = "".join(
+        f'[servers.{name}.service]\nname = "{name}"\n[servers.{name}.load]\nname = "http"\n'
+        for name in ("nginx", "apache")
+    )
+    text = f"""name = "both"
+blocks = 2
+[service]
+tls = false
+{servers}
+[factors]
+"load.connections" = [9]
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+    limited = text.replace("[factors]", '[limits]\nmemory = "1 GiB"\n[factors]')
+    both = interleaved(of(text), of(limited))
+    assert both is not None
+    assert both.differing == ("limits.memory_bytes: 536870912 in A, 1073741824 in B",)
+    asked = [both.study.values(condition)["load.connections"] for condition in conditions(both.study)]
+    assert asked == [9, 9, 9, 9]
+    other = interleaved(of(text), of(text.replace("[9]", "[7]")))
+    assert other is not None
+    asked = [other.study.values(condition)["load.connections"] for condition in conditions(other.study)]
+    assert asked == [9, 9, 7, 7]
 
 
 def test_configured_alike_there_is_no_study() -> None:

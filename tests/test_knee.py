@@ -167,6 +167,29 @@ def test_what_is_no_search_is_refused(old: str, new: str, told: str) -> None:
     assert all(problem.where.startswith("carries.toml") for problem in problems), problems
 
 
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [
+        (TEXT, '"load.rate" = ["100/s", "200/s"]'),
+        (CLOSED, '"load.connections" = [10, 100]'),
+        (VIEWERS, '"load.viewers" = [2, 9]'),
+    ],
+    ids=["rate", "connections", "viewers"],
+)
+def test_a_factor_that_the_search_sets_itself_is_refused(text: str, factor: str) -> None:
+    """Each of its levels would be one and the same search."""
+    with pytest.raises(StudyError) as caught:
+        study(f"{text}[factors]\n{factor}\n")
+    (problem,) = caught.value.problems
+    assert (
+        problem.what == f"{factor.split(chr(34))[1]} would change nothing: the search for the knee asks for it itself"
+    )
+
+
+def test_how_many_may_be_open_is_none_that_the_search_sets() -> None:
+    assert study(TEXT + '[factors]\n"load.connections" = [100, 500]\n').factors == {"load.connections": (100, 500)}
+
+
 @pytest.mark.usefixtures("ready")
 def test_users_are_counted() -> None:
     (problem,) = refused(CLOSED.replace("least = 100", "least = 0.5"))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.victim import Bins
-from virtoll.record.model import LEVEL, Measured, TrialRecord
+from virtoll.record.model import INTENSITIES, LEVEL, Measured, TrialRecord
 from virtoll.units import plural
 
 MIB = 1024.0**2
@@ -116,9 +116,6 @@ PACKETS = "packets_per_unit"  # of work
 EXITS = "exits_per_unit"  # of work
 METRICS = tuple(load_metrics(""))  # their names
 SERVER_CPUS = "server_cpus"  # of trials whose load's intensity is a factor
-# What comes whatever the server does: participants, viewers, requests of an open loop. (In closed loop a server is as
-# busy as it can be with any number of connections: what these change is its throughput.)
-INTENSITIES = (LEVEL, "load.viewers", "load.rate_per_s")
 LIVE_AGE = "ll-hls-viewers.media_age_ms"  # of what is live with low latency
 KNEE = "knee"  # of trials that search for it
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those

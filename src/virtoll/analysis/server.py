@@ -13,9 +13,9 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import INTENSITIES, MIB, TrialMetrics
+from virtoll.analysis.metrics import MIB, TrialMetrics
 from virtoll.analysis.usage import PASSED, grown_in, of_one_level, others_beside, time_mean, total, within
-from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured, Window
+from virtoll.record.model import BROWSER, INTENSITIES, LEVEL, MISSED, VOID, Arm, Measured, Window
 from virtoll.record.store import is_interrupted
 
 Span = tuple[int, int]

@@ -41,6 +41,9 @@ BESIDE = "neighbour.servers"  # the value that says whether the other servers of
 # The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
 # trials at so many participants, though one session held them all.
 LEVELS, LEVEL = "load.levels", "load.participants"
+# What comes whatever the server does: participants, viewers, requests of an open loop. (In closed loop a server is as
+# busy as it can be with any number of connections: what these change is its throughput.)
+INTENSITIES = (LEVEL, "load.viewers", "load.rate_per_s")
 # The key, in the facts of what a ramp measured, of the levels that tell nothing of the service: by level, why.
 VOID = "void"
 # The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.

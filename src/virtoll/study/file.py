@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import SERVER, Arm
+from virtoll.record.model import INTENSITIES, SERVER, Arm
 from virtoll.studies import claims
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
@@ -256,6 +256,9 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
         if spec is not None and (inert := _why_inert(document, sections.base, path)):
             what, remedy = inert
             reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
+        elif spec is not None and _is_searched(sections.base, spec.path):
+            what = f"{path} would change nothing: the search for the knee asks for it itself"
+            reader.fail(what, "factors", path, "leave it out, or leave [knee] out")
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
         elif spec is not None and is_composite(spec.hint):
@@ -266,6 +269,12 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
                 reader.fail(f"{path} names a level twice", "factors", path)
             factors[spec.path] = values
     return factors
+
+
+def _is_searched(base: Mapping[str, Any], path: str) -> bool:
+    """Whether a value is the intensity that the study's search sets: of a closed loop how many users there are."""
+    users = ("load.connections", "load.users") if base.get("load.loop") == "closed" else ("load.users",)
+    return bool(base.get("knee.objective")) and path in (*INTENSITIES, *users)
 
 
 def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) -> tuple[str, str] | None:

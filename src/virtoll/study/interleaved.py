@@ -74,12 +74,17 @@ def _alone(study: Study) -> Study:
     own = () if study.is_served else tuple(case for case in study.programme if not case.instrument)
     fixed = {path: levels[0] for path, levels in study.factors.items() if len(levels) == 1 and path != SERVER}
     rules = [rule for rule in study.exclude if all(fixed[path] in rule[path] for path in fixed.keys() & rule.keys())]
+    servers = {  # whose own values would hold instead
+        name: dataclasses.replace(server, base={p: v for p, v in server.base.items() if p not in fixed})
+        for name, server in study.servers.items()
+    }
     return dataclasses.replace(
         study,
         programme=own,
         base={**study.base, **fixed},
         factors={path: levels for path, levels in study.factors.items() if path not in fixed},
         exclude=tuple({path: levels for path, levels in rule.items() if path not in fixed} for rule in rules),
+        servers=servers,
     )
 
 
