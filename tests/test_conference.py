@@ -62,7 +62,7 @@ from virtoll.study.plan import deployment_seconds, deployments, make_plan
 from virtoll.trial import ramping
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.ramping import RampedService
-from virtoll.trial.treatment import treatments
+from virtoll.trial.treatment import Driven, treatments
 
 SECOND, MIB = 10**9, 2**20
 TEXT = (Path(fakes.__file__).parent / "studies" / "conference.toml").read_text("utf-8")
@@ -288,6 +288,7 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 2 on"),
+        (("webcams = 8", 'webcams = 8\ncodec = "vp9"'), "'vp9' is not one of 'vp8', 'h264'"),
         (
             ("participants = 400", "participants = 339"),
             "340 participants and 1 browser are to come, and janus lets 339 in",
@@ -308,6 +309,14 @@ def test_what_cannot_be_on_a_ramp_is_said_beforehand(
     text = TEXT.replace(*change)
     assert text != TEXT
     assert any(words in problem.what for problem in refused(text, monkeypatch)), refused(text, monkeypatch)
+
+
+@pytest.mark.usefixtures("built")
+def test_what_is_sent_can_be_of_either_codec_in_one_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.replace("[limits]", '[factors]\n"load.codec" = ["vp8", "h264"]\n[limits]')
+    assert refused(text, monkeypatch) == []
+    loads = [cast(Driven, each.work).load for each in treatments(study(text))]
+    assert [{each.codec for each in load.footage} for load in loads] == [{"vp8"}, {"h264"}]
 
 
 def test_participants_that_are_not_built_are_told_with_what_builds_them(

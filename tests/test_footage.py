@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import test_h264 as h264
 from virtoll import films, footage
 from virtoll.errors import HostError
 from virtoll.hosts.base import Completed
@@ -23,6 +24,7 @@ from virtoll.images.base import Image
 from virtoll.offers import Footage
 
 WEBCAM = Footage("webcam", 320, 180, 10, 100_000, key_frames_s=1, duration_s=2)
+H264 = replace(WEBCAM, codec="h264")
 
 
 def say(line: str) -> None:
@@ -45,13 +47,13 @@ RIGHT = [frame(at % 10 == 0) for at in range(20)]
 class Encoder(LocalHost):
     """In the place of ffmpeg: writes these bytes to where the file is to be."""
 
-    def __init__(self, written: bytes) -> None:
+    def __init__(self, written: bytes, file: str = "footage.ivf") -> None:
         super().__init__()
-        self.written, self.runs = written, 0
+        self.written, self.file, self.runs = written, file, 0
 
     def run(self, argv: Sequence[str], **_: Any) -> Completed:
         self.runs += 1
-        (Path(argv[len(films._ENTER) + 2]) / "footage.ivf").write_bytes(self.written)
+        (Path(argv[len(films._ENTER) + 2]) / self.file).write_bytes(self.written)
         return Completed(tuple(argv), 0, b"", b"")
 
 
@@ -83,7 +85,7 @@ def test_it_is_made_once_and_told_of() -> None:
         (ivf([frame(True, width=318) if at % 10 == 0 else each for at, each in enumerate(RIGHT)]), "0% off its rate"),
         (ivf([frame(at % 10 == 0, 2500) for at in range(20)]), "100% off its rate"),
         (ivf(RIGHT)[:-1], "a frame is cut"),
-        (ivf(RIGHT, codec=b"VP90"), "no IVF file of VP8"),
+        (ivf(RIGHT, codec=b"VP90"), "no IVF file of vp8"),
         (b"", "it has no head"),
     ],
 )
@@ -92,6 +94,33 @@ def test_what_is_not_as_asked_for_is_refused(written: bytes, words: str) -> None
         footage.made(Encoder(written), WEBCAM, say)
     with pytest.raises(HostError, match="was not made"):
         footage.file(WEBCAM)
+
+
+@pytest.mark.usefixtures("cache")
+def test_h264_is_put_into_a_file_as_vp8_is() -> None:
+    frames = [h264.frame(at % 10 == 0) for at in range(20)]
+    path = footage.made(Encoder(h264.stream(frames), "footage.h264"), H264, say)
+    assert path.read_bytes() == ivf(frames, codec=b"H264")
+    assert sorted(each.name for each in path.parent.iterdir()) == ["footage.ivf", "manifest.json"]
+    assert path.parent.name.startswith("webcam-320x180-10-100000-1-2-h264-")
+    with pytest.raises(HostError, match="was not made"):
+        footage.file(WEBCAM)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([h264.frame(at % 10 == 0) for at in range(19)], "19 frames, 2 of them key frames"),
+        ([h264.frame(at == 0) for at in range(20)], "20 frames, 1 of them key frames"),
+        ([h264.frame(at % 10 == 0, width=318) for at in range(20)], "2 of them key frames, 0% off its rate"),
+        ([h264.frame(at % 10 == 0, 2500) for at in range(20)], "100% off its rate"),
+        ([b""], "a frame of it is cut"),
+    ],
+)
+def test_h264_that_is_not_as_asked_for_is_refused(frames: list[bytes], words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        footage.made(Encoder(h264.stream(frames), "footage.h264"), H264, say)
 
 
 @pytest.mark.usefixtures("cache")
@@ -106,7 +135,7 @@ def test_one_that_was_written_to_is_not_used() -> None:
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: ivf([])[:32] + tail))
 def test_any_bytes_are_read_or_refused(written: bytes) -> None:
     try:
-        frames = list(footage._frames(written))
+        frames = list(footage._frames(written, "vp8"))
     except ValueError:
         return
     assert 32 + sum(12 + len(each) for each in frames) == len(written)
@@ -115,7 +144,7 @@ def test_any_bytes_are_read_or_refused(written: bytes) -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20))
 def test_frames_come_back_as_they_were_written(frames: list[bytes]) -> None:
-    assert list(footage._frames(ivf(frames))) == frames
+    assert list(footage._frames(ivf(frames), "vp8")) == frames
 
 
 @pytest.mark.parametrize(
@@ -129,9 +158,10 @@ def test_what_cannot_be_made_is_seen_before(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.machine
+@pytest.mark.parametrize("codec", ["vp8", "h264"])
 @pytest.mark.parametrize("scene", ["webcam", "desktop"])
-def test_ffmpeg_makes_the_same_each_time(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = replace(WEBCAM, scene=scene)
+def test_ffmpeg_makes_the_same_each_time(scene: Any, codec: Any, tmp_path: Path) -> None:
+    asked = replace(WEBCAM, scene=scene, codec=codec)
     try:
         rootfs.build(LocalHost(), "films", films.PACKAGES, say)
     except HostError as error:

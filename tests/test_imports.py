@@ -31,7 +31,7 @@ footage platforms report
 analysis films networks study
 images lab record
 agent binaries files helpers hosts offers registry
-errors features plain strict_json studies units
+errors features h264 plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.

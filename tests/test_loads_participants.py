@@ -94,7 +94,10 @@ def test_the_generator_is_told_of_room_roles_and_footage(client: Client) -> None
         ("watcher", None),
     ]
     assert spec["roles"][0]["film"].endswith("desktop-1280x720-5-500000-2-10.ivf")
-    assert (spec["roles"][2]["film"], spec["seed"], spec["threads"]) == (None, 3, 1)
+    assert (spec["roles"][2]["film"], spec["seed"], spec["threads"], spec["codec"]) == (None, 3, 1, "vp8")
+    h264 = specification(load_of(codec="h264"), ROOM, client)
+    assert h264["codec"] == "h264"
+    assert h264["roles"][0]["film"].endswith("desktop-1280x720-5-500000-2-10-h264.ivf")
     assert [role["name"] for role in specification(load_of(desktops=0), ROOM, client)["roles"]] == ["webcam", "watcher"]
 
 
@@ -302,6 +305,7 @@ def test_what_it_sends_is_footage_of_its_settings() -> None:
     assert webcam == Footage("webcam", 640, 360, 10, 100_000)
     assert desktop == replace(webcam, scene="desktop", width=1280, height=720, frames_per_s=5, bit_rate=500_000)
     assert [each.scene for each in load_of(desktops=0).footage] == ["webcam"]
+    assert {each.codec for each in load_of(codec="h264").footage} == {"h264"}
 
 
 def test_a_room_of_livekits_opens_to_its_key(client: Client) -> None:

@@ -386,10 +386,13 @@ class Film(Content):
         return f"film-{self.duration_ns / 10**6:.15g}-{self.bit_rate}"
 
 
+Codec = Literal["vp8", "h264"]  # of video in a conference
+
+
 @dataclass(frozen=True)
 class Footage:
-    """Video alone, in VP8, that a participant of a conference sends again and again (`virtoll.footage` makes the
-    files). A ``webcam`` moves all over, a ``desktop`` hardly.
+    """Video alone, that a participant of a conference sends again and again (`virtoll.footage` makes the files). A
+    ``webcam`` moves all over, a ``desktop`` hardly.
     """
 
     scene: Literal["webcam", "desktop"]
@@ -399,16 +402,19 @@ class Footage:
     bit_rate: int  # bit/s
     key_frames_s: int = 2  # from one to the next; there are no others
     duration_s: int = 10
+    codec: Codec = "vp8"
 
     def __str__(self) -> str:
         size = f"{self.width}x{self.height}"
-        return f"a {self.scene} of {size} at {self.frames_per_s} frames/s and {self.bit_rate / 1e6:g} Mbit/s"
+        rate = f"{self.frames_per_s} frames/s and {self.bit_rate / 1e6:g} Mbit/s"
+        return f"a {self.scene} of {size} at {rate}" + ("" if self.codec == "vp8" else " in H.264")
 
     @property
     def name(self) -> str:
         """Without a suffix; no other footage's."""
         size = f"{self.width}x{self.height}-{self.frames_per_s}"
-        return f"{self.scene}-{size}-{self.bit_rate}-{self.key_frames_s}-{self.duration_s}"
+        codec = "" if self.codec == "vp8" else f"-{self.codec}"
+        return f"{self.scene}-{size}-{self.bit_rate}-{self.key_frames_s}-{self.duration_s}{codec}"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,14 @@ INFO = {
     "transports": {"janus.transport.http": {"version": 2}, "janus.transport.websockets": {"version": 1}},
     "plugins": {"janus.plugin.videoroom": {"version": 9}},
 }
-ROOM = {"room": 1, "description": "virtoll", "max_publishers": 9, "bitrate": 2_000_000, "num_participants": 0}
+ROOM = {
+    "room": 1,
+    "description": "virtoll",
+    "max_publishers": 9,
+    "bitrate": 2_000_000,
+    "videocodec": "vp8,h264",
+    "num_participants": 0,
+}
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\n\r\n"
 
 
@@ -88,6 +95,7 @@ def test_a_room_as_it_was_configured_is_seen() -> None:
         (Server(info={"janus": "error"}), "asked who it is"),
         (Server(rooms=[{**ROOM, "max_publishers": 3}]), r"room 1 has max_publishers 3, not 9"),
         (Server(rooms=[{**ROOM, "bitrate": 128_000}]), "bitrate 128000, not 2000000"),
+        (Server(rooms=[{**ROOM, "videocodec": "vp8"}]), "videocodec vp8, not vp8,h264"),
         (Server(rooms=[{**ROOM, "room": 2}]), "it has no room 1"),
         (Server(rooms=[]), "it has no room 1"),
         (Server(upgraded=b"HTTP/1.1 403 Forbidden\r\n\r\n"), "asked for a WebSocket, it says"),
@@ -137,6 +145,7 @@ def test_its_files_say_what_its_settings_say() -> None:
     assert (core["rtp_port_range"], core["event_loops"], core["ice_enforce_list"]) == ("20000-20119", "2", "198.18.1.2")
     room = values(files["janus.plugin.videoroom.jcfg"])
     assert (room["publishers"], room["bitrate"], room["record"]) == ("5", "300000", "false")
+    assert room["videocodec"] == "vp8,h264"
     assert values(files["janus.transport.websockets.jcfg"])["ws_port"] == "8188"
     assert values(files["janus.transport.http.jcfg"])["admin_port"] == "7088"
     assert "event_loops" not in values(Janus().configuration(shared)["janus.jcfg"])

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import contract
+from virtoll import footage
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
@@ -18,8 +20,9 @@ from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
+from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
 from virtoll.networks.base import common_kind, network_modes
-from virtoll.offers import JanusRoom
+from virtoll.offers import Codec, JanusRoom
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
@@ -41,6 +44,28 @@ PLACES = {
     "qemu-tcg": (QemuTcg(), "routed"),
 }
 SERVICE = Janus(JanusSettings(publishers=2, participants=20, bitrate_bit_per_s=300_000))
+SECOND = 10**9
+# Two who send next to nothing, and one who watches besides.
+LOADS = {
+    codec: ParticipantsLoad(
+        ParticipantsSettings(
+            participants=3,
+            desktops=1,
+            webcams=1,
+            desktop_bitrate_bit_per_s=30_000,
+            desktop_size="320x180",
+            desktop_frames_per_s=5,
+            webcam_bitrate_bit_per_s=30_000,
+            webcam_size="160x90",
+            webcam_frames_per_s=5,
+            codec=codec,
+            patience_ns=60 * SECOND,
+            settle_ns=SECOND,
+            time_limit_ns=2 * SECOND,
+        )
+    )
+    for codec in get_args(Codec)
+}
 
 
 def say(line: str) -> None:
@@ -85,3 +110,25 @@ def test_a_room_is_there_as_it_was_configured(lab: Lab, image: Image, place: str
         assert SERVICE.counted(offer, client) == {"sessions": 0, "participants": 0}
         (problem,) = Janus(replace(SERVICE.settings, publishers=3)).verify(offer, client, None)
         assert "max_publishers 2, not 3" in problem.what
+
+
+@pytest.mark.parametrize("codec", LOADS)
+@pytest.mark.parametrize("place", ["native", "docker"])
+def test_participants_see_in_its_room_what_is_sent_there(
+    lab: Lab, image: Image, place: str, codec: Codec, tmp_path: Path
+) -> None:
+    platform, network = PLACES[place]
+    contract.skip_unless_ready(platform)
+    platform.prepare(lab.host, image, LIMITS, say)
+    for each in LOADS[codec].footage:
+        footage.made(lab.host, each, say)
+    client = Client(lab.host, generator_confinement(lab), tmp_path, 1)
+    with platform.session(lab, image), deployed(lab, image, platform, network) as instance:
+        offer = SERVICE.start(instance, None)
+        SERVICE.await_ready(instance, offer, client)
+        with LOADS[codec].session(client, offer) as session:
+            window = session.measure().window
+        assert SERVICE.verify(offer, client, None) == []
+    assert window.events["join"].completed >= 3
+    assert window.events["join"].failures == {}
+    assert window.work > 0, "nothing that was sent came to who watches"

@@ -40,22 +40,24 @@ PLACES = {
 SERVICE = LiveKit()
 SECOND = 10**9
 # Three who send next to nothing, and two who watch besides.
-LOAD = ParticipantsLoad(
-    ParticipantsSettings(
-        participants=5,
-        desktops=1,
-        webcams=2,
-        desktop_bitrate_bit_per_s=30_000,
-        desktop_size="320x180",
-        desktop_frames_per_s=5,
-        webcam_bitrate_bit_per_s=30_000,
-        webcam_size="160x90",
-        webcam_frames_per_s=5,
-        patience_ns=60 * SECOND,
-        settle_ns=SECOND,
-        time_limit_ns=2 * SECOND,
-    )
+SETTINGS = ParticipantsSettings(
+    participants=5,
+    desktops=1,
+    webcams=2,
+    desktop_bitrate_bit_per_s=30_000,
+    desktop_size="320x180",
+    desktop_frames_per_s=5,
+    webcam_bitrate_bit_per_s=30_000,
+    webcam_size="160x90",
+    webcam_frames_per_s=5,
+    patience_ns=60 * SECOND,
+    settle_ns=SECOND,
+    time_limit_ns=2 * SECOND,
 )
+LOADS: dict[str, ParticipantsLoad] = {
+    "vp8": ParticipantsLoad(SETTINGS),
+    "h264": ParticipantsLoad(replace(SETTINGS, codec="h264")),
+}
 
 
 def say(line: str) -> None:
@@ -66,8 +68,9 @@ def say(line: str) -> None:
 def image() -> Image:
     host = LocalHost()
     try:
-        for each in LOAD.footage:
-            footage.made(host, each, say)
+        for load in LOADS.values():
+            for each in load.footage:
+                footage.made(host, each, say)
         brought = go.laid(host, SERVICE.image.programs, say)
         return rootfs.build(host, SERVICE.name, SERVICE.packages, say, brought)
     except HostError as error:
@@ -76,8 +79,10 @@ def image() -> Image:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_participants_see_in_its_room_what_is_sent_there(lab: Lab, image: Image, place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "codec"), [*((place, "vp8") for place in PLACES), ("native", "h264")])
+def test_participants_see_in_its_room_what_is_sent_there(
+    lab: Lab, image: Image, place: str, codec: str, tmp_path: Path
+) -> None:
     platform, network = PLACES[place]
     contract.skip_unless_ready(platform)
     platform.prepare(lab.host, image, LIMITS, say)
@@ -98,7 +103,7 @@ def test_participants_see_in_its_room_what_is_sent_there(lab: Lab, image: Image,
             SERVICE.await_ready(instance, offer, client)
             assert SERVICE.verify(offer, client, None) == []
             assert SERVICE.counted(offer, client) == {"participants": 0}
-            with LOAD.session(client, offer) as session:
+            with LOADS[codec].session(client, offer) as session:
                 window = session.measure().window
     assert window.events["join"].completed >= 5
     assert window.events["join"].failures == {}

@@ -28,6 +28,7 @@ pub fn shared<'a>(spec: &'a ConferSpec, roles: &'a [Role]) -> Shared<'a> {
         crypto: crypto::provider(),
         certificate: crypto::certificate().unwrap(),
         local: Ipv4Addr::LOCALHOST,
+        codec: spec.codec,
     };
     Shared {
         spec,

@@ -1,10 +1,12 @@
 //! A film of encoded frames, out of an IVF file (a header of 32 bytes; before each frame its length and time stamp, 12
-//! bytes, as libvpx writes it); VP8 alone. Frames are kept once for all who send them.
+//! bytes, as libvpx writes it), of a codec that participants send (`codec.rs`). Frames are kept once for all who send them.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use virtoll_generator::Failed;
+
+use super::codec::Codec;
 
 const SECOND_NS: u128 = 1_000_000_000;
 const MOST_BYTES: u64 = 64 << 20;
@@ -22,6 +24,7 @@ pub struct Frame {
 /// Frames in the order in which they are sent; the first is a key frame.
 #[derive(Debug)]
 pub struct Film {
+    pub codec: Codec,
     pub frames: Vec<Frame>,
     /// Until it begins anew.
     pub duration_ns: i64,
@@ -47,9 +50,7 @@ impl Film {
             .first_chunk::<HEADER_BYTES>()
             .filter(|header| &header[..4] == b"DKIF")
             .ok_or("it is no IVF file")?;
-        if &header[8..12] != b"VP80" {
-            return Err("it is not VP8");
-        }
+        let codec = Codec::named(&header[8..12]).ok_or("it is neither VP8 nor H.264")?;
         let (per_s, unit) = (number(&header[16..20]), number(&header[20..24]));
         if per_s == 0 || unit == 0 {
             return Err("its time base is 0");
@@ -74,15 +75,15 @@ impl Film {
             }
             frames.push(Frame {
                 at_ns,
-                is_key: is_key(frame).ok_or("a frame is empty")?,
+                is_key: codec.is_key(frame).ok_or("a frame holds none")?,
                 bytes: frame.into(),
             });
             rest = &body[length..];
         }
-        Film::of(frames)
+        Film::of(codec, frames)
     }
 
-    fn of(mut frames: Vec<Frame>) -> Result<Self, &'static str> {
+    fn of(codec: Codec, mut frames: Vec<Frame>) -> Result<Self, &'static str> {
         let begin_ns = match frames.first() {
             Some(first) if first.is_key => first.at_ns,
             _ => return Err("it does not begin with a key frame"),
@@ -98,6 +99,7 @@ impl Film {
             return Err("it is shorter than a second");
         }
         Ok(Film {
+            codec,
             frames,
             duration_ns,
         })
@@ -112,11 +114,6 @@ impl Film {
             .position(|frame| frame.is_key);
         key.map_or(0, |ahead| index + ahead)
     }
-}
-
-/// RFC 6386, 9.1: the lowest bit of a frame's first byte is 0 in a key frame.
-fn is_key(frame: &[u8]) -> Option<bool> {
-    frame.first().map(|first| first & 1 == 0)
 }
 
 /// A little-endian number of at most eight bytes.
@@ -135,19 +132,26 @@ pub mod tests {
 
     /// So many frames a second, for so many; every fifth is a key frame, and longer.
     pub fn ivf(per_s: u32, frames: u64) -> Vec<u8> {
-        let mut bytes = b"DKIF\0\0\x20\0VP80".to_vec();
+        let frame = |index: u64| {
+            let is_key = index.is_multiple_of(5);
+            let mut frame = vec![index as u8; if is_key { 3000 } else { 700 }];
+            frame[0] = u8::from(!is_key);
+            frame
+        };
+        ivf_of(b"VP80", per_s, (0..frames).map(frame).collect())
+    }
+
+    pub fn ivf_of(four_cc: &[u8; 4], per_s: u32, frames: Vec<Vec<u8>>) -> Vec<u8> {
+        let mut bytes = [b"DKIF\0\0\x20\0", &four_cc[..]].concat();
         bytes.extend([64, 0, 48, 0]);
         bytes.extend(per_s.to_le_bytes());
         bytes.extend(1u32.to_le_bytes());
-        bytes.extend((frames as u32).to_le_bytes());
+        bytes.extend((frames.len() as u32).to_le_bytes());
         bytes.extend([0; 4]);
-        for index in 0..frames {
-            let is_key = index.is_multiple_of(5);
-            let length = if is_key { 3000 } else { 700 };
-            bytes.extend((length as u32).to_le_bytes());
-            bytes.extend((index + 7).to_le_bytes());
-            bytes.push(u8::from(!is_key));
-            bytes.extend(vec![index as u8; length - 1]);
+        for (index, frame) in frames.into_iter().enumerate() {
+            bytes.extend((frame.len() as u32).to_le_bytes());
+            bytes.extend((index as u64 + 7).to_le_bytes());
+            bytes.extend(frame);
         }
         bytes
     }
@@ -173,7 +177,7 @@ pub mod tests {
             Film::parsed(&bytes).unwrap_err()
         };
         assert_eq!(wrong(0, b'X'), "it is no IVF file");
-        assert_eq!(wrong(10, b'9'), "it is not VP8");
+        assert_eq!(wrong(10, b'9'), "it is neither VP8 nor H.264");
         assert_eq!(wrong(16, 0), "its time base is 0");
         assert_eq!(wrong(44, 1), "it does not begin with a key frame");
         assert_eq!(

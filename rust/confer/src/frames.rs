@@ -1,52 +1,34 @@
 //! Which frames of a stream a receiver could show, without decoding any: those that are whole, once all since a key
 //! frame before them are whole; and where showing them froze.
 //!
-//! A frame's packets have numbers one after another; VP8's payload descriptor says where one begins, and its first byte
-//! whether it is a key frame (RFC 7741, 4.2 and 4.3); RTP's marker says where it ends. A hole in the numbers stops what is
-//! shown until it is mended, or until a whole key frame has come behind it.
+//! A frame's packets have numbers one after another; RTP's marker says where it ends, and so where the next begins; what
+//! they hold says whether it is a key frame (`codec.rs`). A hole in the numbers stops what is shown until it is mended, or
+//! until a whole key frame has come behind it.
 
 /// Numbers ahead of what is shown that are kept in mind, a byte each: the packets of a key frame that is a second of
 /// 20 Mbit/s, nearly twice.
 const KEPT: u64 = 4096;
 const CAME: u8 = 1;
-const BEGINS: u8 = 2;
-const ENDS: u8 = 4;
-const KEY: u8 = 8;
+const ENDS: u8 = 2;
+/// What a decoder needs to begin with a frame: the parameters of all pictures, in which packet a key frame begins; those of
+/// the picture; the picture itself, which depends on none before.
+pub const SEQUENCE: u8 = 4;
+pub const PICTURE: u8 = 8;
+pub const INTRA: u8 = 16;
+/// A key frame's packets hold all of that.
+pub const KEY: u8 = SEQUENCE | PICTURE | INTRA;
 
 /// What a packet says of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    pub begins: bool,
     pub ends: bool,
-    pub is_key: bool,
+    /// Of `KEY`: what it holds.
+    pub key: u8,
 }
 
 impl Part {
-    /// RFC 7741, 4.2: the descriptor, and of a frame's first packet the first byte of the frame (RFC 6386, 9.1). None: it
-    /// is no VP8.
-    pub fn of(payload: &[u8], marker: bool) -> Option<Self> {
-        let (&first, mut rest) = payload.split_first()?;
-        if first & 0x80 != 0 {
-            let (&extended, after) = rest.split_first()?;
-            rest = after;
-            if extended & 0x80 != 0 {
-                let length = if rest.first()? & 0x80 != 0 { 2 } else { 1 };
-                rest = rest.get(length..)?;
-            }
-            rest = rest.get(usize::from(extended & 0x40 != 0)..)?;
-            rest = rest.get(usize::from(extended & 0x30 != 0)..)?;
-        }
-        let begins = first & 0x10 != 0 && first & 0x07 == 0;
-        Some(Part {
-            begins,
-            ends: marker,
-            is_key: begins && rest.first()? & 1 == 0,
-        })
-    }
-
     fn flags(self) -> u8 {
-        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-        CAME | flag(self.begins, BEGINS) | flag(self.ends, ENDS) | flag(self.is_key, KEY)
+        CAME | if self.ends { ENDS } else { 0 } | self.key
     }
 }
 
@@ -67,7 +49,8 @@ pub struct Frames {
     highest: u64,
     /// Where the last key frame begins behind a hole.
     key: Option<u64>,
-    is_key: bool,
+    /// Of `KEY`: what the frame at `next` has had so far.
+    had: u8,
     /// Since when packets have come and none could be shown.
     stuck_ns: Option<i64>,
 }
@@ -79,7 +62,7 @@ impl Default for Frames {
             ahead: Box::new([0; KEPT as usize]),
             highest: 0,
             key: None,
-            is_key: false,
+            had: 0,
             stuck_ns: None,
         }
     }
@@ -93,7 +76,8 @@ impl Frames {
         }
         self.make_room(number);
         self.ahead[(number % KEPT) as usize] = part.flags();
-        if part.is_key && self.key.is_none_or(|key| number > key) && self.next != Some(number) {
+        let may_begin = part.key & SEQUENCE != 0 && self.next != Some(number);
+        if may_begin && self.key.is_none_or(|key| number > key) {
             self.key = Some(number);
         }
         let mut shown = self.show();
@@ -144,12 +128,11 @@ impl Frames {
             if flags & CAME == 0 {
                 break;
             }
-            if flags & BEGINS != 0 {
-                self.is_key = flags & KEY != 0;
-            }
+            self.had |= flags & KEY;
             if flags & ENDS != 0 {
                 shown.frames += 1;
-                shown.keys += u64::from(self.is_key);
+                shown.keys += u64::from(self.had == KEY);
+                self.had = 0;
             }
             next += 1;
         }
@@ -160,17 +143,23 @@ impl Frames {
         shown
     }
 
-    /// Whether all packets of the frame that begins there have come.
+    /// Whether all packets of the frame that begins there have come, and it is a key frame.
     fn is_whole(&self, begin: u64) -> bool {
-        let mut flags = (begin..=self.highest).map(|number| self.ahead[(number % KEPT) as usize]);
-        flags
-            .find(|flags| flags & CAME == 0 || flags & ENDS != 0)
-            .is_some_and(|flags| flags & CAME != 0)
+        let mut had = 0;
+        for number in begin..=self.highest {
+            let flags = self.ahead[(number % KEPT) as usize];
+            had |= flags & KEY;
+            if flags & CAME == 0 || flags & ENDS != 0 {
+                return flags & CAME != 0 && had == KEY;
+            }
+        }
+        false
     }
 
     fn go_on_at(&mut self, key: u64) {
         self.next = Some(key);
         self.key = None;
+        self.had = 0;
     }
 }
 

@@ -10,9 +10,8 @@ fn parts(lengths: &[u64], key: impl Fn(usize) -> bool) -> Vec<Part> {
         let is_key = key(index);
         let length = *length;
         (0..length).map(move |at| Part {
-            begins: at == 0,
             ends: at + 1 == length,
-            is_key: is_key && at == 0,
+            key: if is_key && at == 0 { KEY } else { 0 },
         })
     };
     lengths.iter().enumerate().flat_map(frame).collect()
@@ -99,40 +98,6 @@ fn a_key_frame_of_a_second_of_20_mbit_is_shown() {
 }
 
 #[test]
-fn a_descriptor_tells_where_a_frame_begins() {
-    let part = |begins, is_key| Part {
-        begins,
-        ends: false,
-        is_key,
-    };
-    assert_eq!(Part::of(&[0x10, 0x00], false), Some(part(true, true)));
-    assert_eq!(Part::of(&[0x10, 0x01], false), Some(part(true, false)));
-    assert_eq!(Part::of(&[0x00, 0x00], false), Some(part(false, false)));
-    assert_eq!(
-        Part::of(&[0x11, 0x00], false),
-        Some(part(false, false)),
-        "another partition"
-    );
-    assert_eq!(
-        Part::of(&[0x90, 0x80, 0x81, 0x02, 0x00], false),
-        Some(part(true, true))
-    );
-    assert_eq!(
-        Part::of(&[0x90, 0xf0, 0x01, 5, 6, 0x01], false),
-        Some(part(true, false))
-    );
-    for cut in [
-        &[][..],
-        &[0x90],
-        &[0x90, 0x80],
-        &[0x90, 0x80, 0x81],
-        &[0x10],
-    ] {
-        assert_eq!(Part::of(cut, true), None, "{cut:?}");
-    }
-}
-
-#[test]
 fn a_gap_is_a_freeze_where_it_is_thrice_the_mean_and_150_ms_longer() {
     let shown_at = |gap_ms: i64, last_ms: i64| {
         let mut showing = Showing::default();
@@ -182,20 +147,15 @@ proptest! {
 
     #[test]
     fn any_packets_show_no_more_frames_than_end(
-        given in prop::collection::vec((0..4 * KEPT, any::<[bool; 3]>()), 0..300)
+        given in prop::collection::vec((0..4 * KEPT, any::<bool>(), any::<u8>()), 0..300)
     ) {
         let mut frames = Frames::default();
         let mut shown = 0;
-        let ends = given.iter().filter(|(_, [_, ends, _])| *ends).count();
-        for (number, [begins, ends, key]) in given {
-            let part = Part { begins, ends, is_key: key && begins };
+        let ends = given.iter().filter(|(_, ends, _)| *ends).count();
+        for (number, ends, key) in given {
+            let part = Part { ends, key: key & KEY };
             shown += frames.packet(number, part, 0).frames;
         }
         prop_assert!(shown <= ends as u64);
-    }
-
-    #[test]
-    fn any_payload_is_told_or_refused(payload in prop::collection::vec(any::<u8>(), 0..12)) {
-        let _ = Part::of(&payload, true);
     }
 }

@@ -6,15 +6,17 @@
 //! end of standard input all leave. Orders are carried out one after another; nobody leaves between them.
 //!
 //! `room.rs` is what differs between servers, `janus.rs` and `livekit.rs` are two; `participant.rs` is who joins, `sending.rs` and
-//! `receiving.rs` its media, `frames.rs` what could be shown of them; `worker.rs` who drives them.
+//! `receiving.rs` its media, `frames.rs` what could be shown of them, `codec.rs` of which codec; `worker.rs` who drives them.
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Participants who fail are data.
 
+mod codec;
 mod crypto;
 #[cfg(test)]
 mod fake;
 mod film;
 mod frames;
+mod h264;
 mod janus;
 mod janus_said;
 mod line;
@@ -29,6 +31,7 @@ mod sending;
 mod spec;
 mod stream;
 mod tally;
+mod vp8;
 mod worker;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -114,6 +117,7 @@ fn run() -> Result<(), Failed> {
             crypto: crypto::provider(),
             certificate: crypto::certificate()?,
             local: local_address(spec.server.address())?,
+            codec: spec.codec,
         },
     };
     carried_out(&shared, orders, &mut |report| crew::say(report))

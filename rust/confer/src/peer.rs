@@ -14,6 +14,7 @@ use str0m_proto::crypto::CryptoProvider;
 use virtoll_generator::datagrams::Sockets;
 use virtoll_generator::sys;
 
+use super::codec::Codec;
 use super::room::Failure;
 
 /// How often str0m tells its statistics.
@@ -54,6 +55,8 @@ pub struct Common {
     pub certificate: DtlsCert,
     /// From where the server can be reached.
     pub local: Ipv4Addr,
+    /// Of all video.
+    pub codec: Codec,
 }
 
 /// RTP that was sent since it was last asked: packets, and bytes of datagrams.
@@ -81,14 +84,14 @@ impl Peer {
     pub fn new(common: &Common, sends: bool, now_ns: i64) -> std::io::Result<Self> {
         let (sockets, port) = Sockets::bind_one(common.local)?;
         let local = SocketAddr::V4(SocketAddrV4::new(common.local, port));
-        let rtc = Rtc::builder()
+        let mut rtc = Rtc::builder()
             .set_crypto_provider(common.crypto.clone())
             .set_dtls_cert(common.certificate.clone())
             .clear_codecs()
-            .enable_vp8(true)
             .set_rtp_mode(!sends)
             .set_send_buffer_video(KEPT_PACKETS)
             .set_stats_interval(Some(TOLD_EVERY));
+        common.codec.enable(rtc.codec_config());
         let mut rtc = rtc.build(common.clock.at(now_ns));
         if let Ok(candidate) = Candidate::host(local, "udp") {
             rtc.add_local_candidate(candidate);

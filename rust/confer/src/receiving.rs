@@ -65,7 +65,8 @@ impl Receiving {
     }
 
     fn push(&mut self, feed: Feed, since_ns: i64, shared: &Shared) {
-        let stream = Stream::new(shared.role_named(&feed.display), since_ns);
+        let role = shared.role_named(&feed.display);
+        let stream = Stream::new(role, shared.common.codec, since_ns);
         self.feeds.push(Fed { feed, stream });
     }
 

@@ -5,9 +5,11 @@ use std::ops::Range;
 use virtoll_generator::datagrams::Batch;
 use virtoll_generator::sys;
 
+use super::super::codec::Codec;
 use super::super::film::{tests::ivf, Film};
+use super::super::h264;
 use super::super::sending::Sending;
-use super::super::spec::{tests::spec, Role};
+use super::super::spec::{tests::spec, ConferSpec, Role};
 use super::super::tally::Span;
 use super::super::tests::shared;
 use super::*;
@@ -20,21 +22,34 @@ fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
     watched(is_lost, i64::MAX, MS, NEVER)
 }
 
-/// After so long somebody else's film comes in the place of the first. Who receives looks each `every_ns`, at timers and
-/// at what has come since. Who sends looks at nothing while it is stopped; times are since the window's begin.
 fn watched(
     is_lost: impl Fn(u64) -> bool,
     other_after_ns: i64,
     every_ns: i64,
     is_stopped_ns: Range<i64>,
 ) -> (Tally, Tally) {
-    let spec = spec();
+    let film = Film::parsed(&ivf(50, 50)).unwrap();
+    watched_of(film, is_lost, other_after_ns, every_ns, is_stopped_ns)
+}
+
+/// After so long somebody else's film comes in the place of the first. Who receives looks each `every_ns`, at timers and
+/// at what has come since. Who sends looks at nothing while it is stopped; times are since the window's begin.
+fn watched_of(
+    film: Film,
+    is_lost: impl Fn(u64) -> bool,
+    other_after_ns: i64,
+    every_ns: i64,
+    is_stopped_ns: Range<i64>,
+) -> (Tally, Tally) {
+    let spec = ConferSpec {
+        codec: film.codec,
+        ..spec()
+    };
     let role = |name: &str, film| Role {
         name: name.into(),
         film,
         watches: true,
     };
-    let film = Film::parsed(&ivf(50, 50)).unwrap();
     let roles = [role("webcam", Some(film)), role("watcher", None)];
     let shared = shared(&spec, &roles);
     let mut now_ns = sys::now_ns();
@@ -107,7 +122,7 @@ fn watched(
         for index in 0..count {
             let datagram = batch.get(index);
             // Retransmissions come.
-            let is_media = payload_type(datagram.bytes) == Some(96);
+            let is_media = [Some(96), Some(108)].contains(&payload_type(datagram.bytes));
             media += u64::from(is_media);
             if !(is_media && is_lost(media)) {
                 let whole = (datagram.bytes.to_vec(), datagram.from, datagram.port);
@@ -230,6 +245,33 @@ fn where_nothing_comes_for_a_while_a_key_frame_is_asked_for_and_the_film_goes_on
         counts.frames
     );
     assert!(sent.key_frames > 0);
+}
+
+#[test]
+fn of_h264_too_what_is_lost_comes_again() {
+    let film = Film::parsed(&h264::tests::ivf(50, 50, 5)).unwrap();
+    assert_eq!(film.codec, Codec::H264);
+    let (sent, tally) = watched_of(film, |number| number % 20 == 0, i64::MAX, MS, NEVER);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(counts.repaired > 5, "{}", counts.repaired);
+    assert!(counts.lost <= 1, "{}", counts.lost);
+    assert_eq!((sent.frames, sent.key_frames), (200, 40));
+    assert!(counts.frames.abs_diff(200) <= 20, "{}", counts.frames);
+    assert!(counts.key_frames.abs_diff(40) <= 5, "{}", counts.key_frames);
+}
+
+#[test]
+fn of_h264_too_a_key_frame_comes_when_it_is_asked_for() {
+    let film = Film::parsed(&h264::tests::ivf(50, 250, 250)).unwrap();
+    // Of some two seconds nothing comes, and the first of it is too far back to come again; the film has one key frame.
+    let is_lost = |number| (20..130).contains(&number);
+    let (sent, tally) = watched_of(film, is_lost, i64::MAX, MS, NEVER);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(counts.key_frames_asked > 0, "{}", counts.lost);
+    assert!(sent.key_frames_asked > 0);
+    assert!(sent.key_frames > 0 && counts.key_frames > 0);
+    assert!(counts.freezes > 0 && counts.lost > 0);
+    assert!(counts.frames.abs_diff(66) <= 10, "{}", counts.frames);
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl<'a> Sending<'a> {
         if self.play.is_none() && self.peer.is_connected() {
             let writer = self.peer.rtc.writer(self.mid).ok_or(Failure::Sdp)?;
             let payload_type = writer.payload_params().next().map(|params| params.pt());
-            let payload_type = payload_type.ok_or(Failure::Sdp)?; // it does not take VP8
+            let payload_type = payload_type.ok_or(Failure::Sdp)?; // it does not take the codec
             self.play = Some((Play::new(self.film, self.place, now_ns), payload_type));
         }
         while let Some((play, payload_type)) = &mut self.play {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use virtoll_generator::time::TIME_MAX_NS;
 use virtoll_generator::Failed;
 
+use super::codec::Codec;
 use super::film::Film;
 
 pub const PARTICIPANTS_MAX: usize = 100_000;
@@ -20,6 +21,9 @@ pub const OTHER: &str = "other";
 pub struct ConferSpec {
     pub server: Server,
     pub roles: Vec<RoleSpec>,
+    /// Of all that is sent.
+    #[serde(default)]
+    pub codec: Codec,
     pub threads: usize,
     /// CPUs to pin threads to, one each in turn; none: as inherited.
     #[serde(default)]
@@ -119,7 +123,19 @@ impl ConferSpec {
                 watches: role.watches,
             })
         };
-        self.roles.iter().map(role).collect()
+        let roles: Vec<Role> = self.roles.iter().map(role).collect::<Result<_, Failed>>()?;
+        let is_other = |role: &&Role| {
+            role.film
+                .as_ref()
+                .is_some_and(|film| film.codec != self.codec)
+        };
+        match roles.iter().find(is_other) {
+            Some(role) => Err(Failed(format!(
+                "the film of {:?} is not of the conference's codec, {:?}: give it one that is",
+                role.name, self.codec
+            ))),
+            None => Ok(roles),
+        }
     }
 
     fn problem(&self) -> Option<&'static str> {
@@ -187,6 +203,7 @@ impl Order {
 
 #[cfg(test)]
 pub mod tests {
+    use super::super::film::tests::ivf;
     use super::*;
 
     pub const SPEC: &str = r#"{"server": {"janus": {"address": "127.0.0.1:1", "path": "/", "room": 1234, "pin": null,
@@ -219,6 +236,24 @@ pub mod tests {
         }
         .checked(&few)
         .is_ok());
+    }
+
+    #[test]
+    fn a_film_of_another_codec_is_refused() {
+        let name = format!("virtoll-confer-{}-codec.ivf", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, ivf(10, 20)).unwrap();
+        let mut spec = spec();
+        spec.roles[1].film = Some(path.clone());
+        assert!(spec.roles().is_ok());
+        spec.codec = Codec::H264;
+        let refused = spec.roles().unwrap_err();
+        std::fs::remove_file(path).unwrap();
+        assert!(
+            refused.0.contains("the film of \"desktop\""),
+            "{}",
+            refused.0
+        );
     }
 
     #[test]

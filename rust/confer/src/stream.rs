@@ -3,10 +3,11 @@
 
 use virtoll_generator::reception::{Leaped, Place, Received, Reception};
 
-use super::frames::{Frames, Part, Showing};
+use super::codec::Codec;
+use super::frames::{Frames, Showing};
 use super::tally::{Counts, Span};
 
-/// Of video (RFC 7741, 4).
+/// Of video (RFC 7741, 4; RFC 6184, 8.2.1).
 pub const CLOCK_HZ: u32 = 90_000;
 /// Where nothing could be shown for so long though packets come, a key frame is asked for; and again after as long.
 const STUCK_NS: i64 = 500_000_000;
@@ -29,6 +30,7 @@ pub struct Packet<'a> {
 pub struct Stream {
     /// By which role, or nobody of ours, it is sent: the number of its counts.
     pub role: usize,
+    codec: Codec,
     /// When it was asked for.
     since_ns: i64,
     has_come: bool,
@@ -41,9 +43,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(role: usize, since_ns: i64) -> Self {
+    pub fn new(role: usize, codec: Codec, since_ns: i64) -> Self {
         Stream {
             role,
+            codec,
             since_ns,
             has_come: false,
             reception: Reception::new(CLOCK_HZ),
@@ -94,7 +97,7 @@ impl Stream {
     }
 
     fn show(&mut self, packet: &Packet, span: Span, counts: &mut Counts) {
-        let Some(part) = Part::of(packet.payload, packet.marker) else {
+        let Some(part) = self.codec.part(packet.payload, packet.marker) else {
             return;
         };
         let now_ns = packet.came_ns;
@@ -178,7 +181,8 @@ mod tests {
     }
 
     fn watched(given: impl Iterator<Item = (u64, bool, i64)>) -> (Counts, u64) {
-        let (mut stream, mut counts, mut asked) = (Stream::new(0, -100 * MS), Counts::default(), 0);
+        let (mut stream, mut counts, mut asked) =
+            (Stream::new(0, Codec::Vp8, -100 * MS), Counts::default(), 0);
         for (number, is_repair, came_ms) in given {
             asked += u64::from(stream.came(&packet(number, is_repair, came_ms), SPAN, &mut counts));
         }

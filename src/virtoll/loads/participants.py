@@ -27,7 +27,7 @@ from virtoll.loads.base import Intensity, Load, Measurement, Session, where_unto
 from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
-from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Offer, Room
+from virtoll.offers import Codec, Footage, JanusRoom, LiveKitRoom, Offer, Room
 from virtoll.record.model import Measured, Quantity
 from virtoll.units import within
 
@@ -44,6 +44,7 @@ class ParticipantsSettings:
     """Settings of participants. They come in one after another, ``join`` apart: first the desktops, then the webcams,
     then those who only watch. After the last of them and ``settle`` the window begins, of ``time_limit``.
 
+    ``codec``: of all that is sent.
     ``browsers``: so many headless Chromiums' pages are in the room besides, which watch all that is sent.
     ``levels``: a ramp. At each of these numbers of participants there is a window, and nobody leaves between them.
     ``objective``: what each level of a ramp is held against, as a [knee] has it.
@@ -62,6 +63,7 @@ class ParticipantsSettings:
     webcam_bitrate_bit_per_s: float = within(300_000.0, least=30_000, most=2e7)
     webcam_size: str = "640x360"
     webcam_frames_per_s: float = within(15.0, least=1, most=60)
+    codec: Codec = "vp8"
     join_ns: int = 100 * 10**6
     compression: float = within(1.0, least=1, most=1000)
     patience_ns: int = within(10 * 10**9, least=10**9, most=600 * 10**9)  # for a join, and for a stream's first packet
@@ -134,12 +136,12 @@ class ParticipantsLoad(Load):
     @property
     def _desktop(self) -> Footage:
         told = self.settings
-        return _sent(DESKTOP, told.desktop_size, told.desktop_frames_per_s, told.desktop_bitrate_bit_per_s)
+        return _sent(DESKTOP, told.desktop_size, told.desktop_frames_per_s, told.desktop_bitrate_bit_per_s, told.codec)
 
     @property
     def _webcam(self) -> Footage:
         told = self.settings
-        return _sent(WEBCAM, told.webcam_size, told.webcam_frames_per_s, told.webcam_bitrate_bit_per_s)
+        return _sent(WEBCAM, told.webcam_size, told.webcam_frames_per_s, told.webcam_bitrate_bit_per_s, told.codec)
 
     @property
     def programs(self) -> Wanted:
@@ -198,9 +200,9 @@ class ParticipantsLoad(Load):
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 
-def _sent(name: Literal["webcam", "desktop"], size: str, frames_per_s: float, bit_rate: float) -> Footage:
+def _sent(name: Literal["webcam", "desktop"], size: str, frames_per_s: float, bit_rate: float, codec: Codec) -> Footage:
     width, height = _sides(size)
-    return Footage(name, width, height, round(frames_per_s), round(bit_rate))
+    return Footage(name, width, height, round(frames_per_s), round(bit_rate), codec=codec)
 
 
 def _sides(size: str) -> tuple[int, int]:
@@ -220,6 +222,7 @@ def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[s
     return {
         "server": _server(offer),
         "roles": [*roles, {"name": _WATCHER, "count": None, "film": None, "watches": True}],
+        "codec": settings.codec,
         "threads": max(1, client.cpus),
         "cpus": sorted(client.confinement.cpus or ()),
         "patience_ns": settings.patience_ns,

@@ -25,6 +25,7 @@ _FIRST_MEDIA, _MOST_MEDIA = 20_000, 40_000
 _ROOM, _PATH, _ADMIN_PATH = 1, "/janus", "/admin"
 _READY_S = 60.0
 _PLUGIN, _HTTP, _WEBSOCKETS = "janus.plugin.videoroom", "janus.transport.http", "janus.transport.websockets"
+_VIDEO = "vp8,h264"  # what publishers may send; each sends one of them
 # Of Debian's package.
 _OTHERS = {
     "plugins": "audiobridge duktape echotest lua nosip recordplay sip streaming textroom videocall voicemail",
@@ -163,7 +164,7 @@ room-{_ROOM}: {{
     bitrate = {round(settings.bitrate_bit_per_s)}
     fir_freq = 0
     audiocodec = "opus"
-    videocodec = "vp8"
+    videocodec = "{_VIDEO}"
     record = false
 }}
 """
@@ -207,7 +208,11 @@ room-{_ROOM}: {{
         room = next((room for room in rooms if room.get("room") == number), None)
         if room is None:
             return f"it has no room {number}"
-        wanted = {"max_publishers": self.settings.publishers, "bitrate": round(self.settings.bitrate_bit_per_s)}
+        wanted = {
+            "max_publishers": self.settings.publishers,
+            "bitrate": round(self.settings.bitrate_bit_per_s),
+            "videocodec": _VIDEO,
+        }
         differing = [
             f"{name} {room.get(name)}, not {value}" for name, value in wanted.items() if room.get(name) != value
         ]
