@@ -293,6 +293,7 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "340 participants and 1 browser are to come, and janus lets 339 in",
         ),
         (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
+        (("webcams = 8", "webcams = 8\nspeakers = 3"), "3 of the participants are to speak, and janus has no room for"),
         (
             ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
             "so would the factor load.participants",
@@ -308,6 +309,15 @@ def test_what_cannot_be_on_a_ramp_is_said_beforehand(
     text = TEXT.replace(*change)
     assert text != TEXT
     assert any(words in problem.what for problem in refused(text, monkeypatch)), refused(text, monkeypatch)
+
+
+@pytest.mark.usefixtures("built")
+def test_who_would_speak_where_nobody_mixes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.replace('"janus"', '"livekit"').replace("browsers = 1", "speakers = 1")
+    said = [problem.what for problem in refused(text, monkeypatch)]
+    assert "what is said is mixed by Janus's AudioBridge, and livekit has none" in said
+    with_audio = TEXT.replace('"janus"', '"janus"\naudio = true').replace("browsers = 1", "speakers = 1")
+    assert refused(with_audio, monkeypatch) == []
 
 
 def test_participants_that_are_not_built_are_told_with_what_builds_them(
