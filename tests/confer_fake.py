@@ -42,7 +42,7 @@ def audio(participants: int, joins: int, length_ns: int) -> dict[str, Any]:
     }
 
 
-NO_AUDIO = {key: [] if isinstance(value, list) else 0 for key, value in audio(0, 0, 0).items()}
+NO_AUDIO: dict[str, Any] = {key: [] if isinstance(value, list) else 0 for key, value in audio(0, 0, 0).items()}
 
 
 def report(

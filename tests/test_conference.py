@@ -579,6 +579,19 @@ def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: P
     assert "browser watches" not in words_of(build_report(run_of(tmp_path / "without").path)), "where there were none"
 
 
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_the_report_tells_what_participants_hear(tmp_path: Path) -> None:
+    def spoken(level: int, report: dict[str, Any]) -> None:
+        report["audio"] = confer_fake.audio(level, level, 5 * SECOND)
+
+    text = TEXT.replace('"janus"', '"janus"\naudio = true').replace("browsers = 1", "speakers = 3")
+    words = words_of(build_report(run_of(tmp_path / "run", text, change=spoken).path))
+    question = "How much of the time do participants hear nothing?"
+    assert question in words
+    assert "How many packets of audio are lost?" in words
+    assert question not in words_of(build_report(run_of(tmp_path / "without").path)), "where nobody spoke"
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_papers_statements_are_judged_or_said_not_to_be_measured_here(directory: Path) -> None:
     papers = {paper.paper.name: paper for paper in find(directory).papers}

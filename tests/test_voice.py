@@ -33,7 +33,8 @@ def say(line: str) -> None:
 def ogg(packets: Sequence[bytes], most: int = 50) -> bytes:
     """Packets on pages of so many segments at most (RFC 3533, 6)."""
     lengths = [length for packet in packets for length in (*[255] * (len(packet) // 255), len(packet) % 255)]
-    body, pages, at = b"".join(packets), [], 0
+    pages: list[bytes] = []
+    body, at = b"".join(packets), 0
     for first in range(0, len(lengths), most):
         segments = lengths[first : first + most]
         head = struct.pack("<4sBBqIIIB", b"OggS", 0, 0, 0, 0, len(pages), 0, len(segments))

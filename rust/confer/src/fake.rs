@@ -27,6 +27,10 @@ pub enum Whim {
     HangsUp,
     /// There is no room for audio.
     Deaf,
+    /// It never answers an offer of audio.
+    Mute,
+    /// It answers that, and is not where it says.
+    Away,
 }
 
 /// Of the AudioBridge.
@@ -91,12 +95,13 @@ impl Session<'_> {
                     None,
                 );
             }
+            (_, "configure") if self.whim == Whim::Mute => {}
             (_, "configure") => {
                 let peer = Peer::of_audio(&self.shared.common, now_ns).unwrap();
                 let sound = self.shared.sound.as_ref().unwrap();
                 let (audio, answer) = Audio::answering(peer, sdp, sound);
                 assert_eq!(sdp.contains("a=recvonly"), request["body"]["muted"] == true);
-                self.audio = Some(audio);
+                self.audio = Some(audio).filter(|_| self.whim != Whim::Away);
                 let jsep = json!({"type": "answer", "sdp": answer});
                 self.event(
                     request,
