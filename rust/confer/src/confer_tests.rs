@@ -82,7 +82,7 @@ fn told_with(
         |role: &Role| json!({"name": role.name, "count": 1, "film": null, "watches": role.watches});
     let mut spec = spec(address, roles.iter().map(named).collect());
     if [Whim::Mute, Whim::Away].contains(&whim) {
-        spec.patience_ns = 200_000_000; // it would be in vain
+        spec.patience_ns = 2_000_000_000; // it would be in vain
     }
     if let Server::Janus(janus) = &mut spec.server {
         janus.audio = speakers.map(|speakers| serde_json::from_value(audio(speakers)).unwrap());
@@ -249,8 +249,9 @@ fn who_waits_for_audio_in_vain_gives_up_and_says_for_what() {
     for (whim, kind) in [(Whim::Mute, "timeout"), (Whim::Away, "ice failed")] {
         let roles = [role("watcher", false, false)];
         let failed = |report: &Value| report["joins"]["failures"][kind].as_u64().unwrap_or(0);
-        let reports = told_with(&roles, Some(0), 1, whim, 1000, |reports| {
-            reports.iter().map(failed).sum::<u64>() > 1
+        // Where the machine is too busy for an offer within its patience, it gives up for something else, and tries again.
+        let reports = told_with(&roles, Some(0), 1, whim, 3000, |reports| {
+            reports.iter().map(failed).sum::<u64>() > 0
         });
         assert_eq!(sum(&reports, |report| &report["joins"]["joined"]), 0);
     }
