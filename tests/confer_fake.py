@@ -20,6 +20,31 @@ def histogram(value_ns: int, number: int) -> list[list[int]]:
     return [[value_ns, value_ns + 1000, number]] if number else []
 
 
+def audio(participants: int, joins: int, length_ns: int) -> dict[str, Any]:
+    """What so many hear, of whom ``joins`` came in for this window; nothing where there are none."""
+    expected = participants * 50 * length_ns // SECOND
+    return {
+        "listeners": participants,
+        "unheard": 0,
+        "there_ns": participants * length_ns,
+        "waiting_ns": 0,
+        "packets": expected,
+        "bytes": expected * 80,
+        "expected": expected,
+        "lost": expected // 1000,
+        "useless": 0,
+        "gaps": participants,
+        "silent_ns": participants * length_ns // 50,
+        "said": 150,
+        "said_late": 0,
+        "jitter": histogram(3_000_000, participants),
+        "first_packet": histogram(70_000_000, joins),
+    }
+
+
+NO_AUDIO: dict[str, Any] = {key: [] if isinstance(value, list) else 0 for key, value in audio(0, 0, 0).items()}
+
+
 def report(
     order: dict[str, Any], roles: list[dict[str, Any]], before: int, start_ns: int, knee: int = KNEE
 ) -> dict[str, Any]:
@@ -97,6 +122,7 @@ def report(
         "leaves": {"ordered": max(0, before - participants), "failures": {}},
         "sent": sent,
         "received": received,
+        "audio": dict(NO_AUDIO),
         "ice_rtt": histogram(participants * 10_000, participants),
     }
 

@@ -294,6 +294,7 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "340 participants and 1 browser are to come, and janus lets 339 in",
         ),
         (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
+        (("webcams = 8", "webcams = 8\nspeakers = 3"), "3 of the participants are to speak, and janus has no room for"),
         (
             ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
             "so would the factor load.participants",
@@ -317,6 +318,15 @@ def test_what_is_sent_can_be_of_either_codec_in_one_study(monkeypatch: pytest.Mo
     assert refused(text, monkeypatch) == []
     loads = [cast(Driven, each.work).load for each in treatments(study(text))]
     assert [{each.codec for each in load.footage} for load in loads] == [{"vp8"}, {"h264"}]
+
+
+@pytest.mark.usefixtures("built")
+def test_who_would_speak_where_nobody_mixes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.replace('"janus"', '"livekit"').replace("browsers = 1", "speakers = 1")
+    said = [problem.what for problem in refused(text, monkeypatch)]
+    assert "what is said is mixed by Janus's AudioBridge, and livekit has none" in said
+    with_audio = TEXT.replace('"janus"', '"janus"\naudio = true').replace("browsers = 1", "speakers = 1")
+    assert refused(with_audio, monkeypatch) == []
 
 
 def test_participants_that_are_not_built_are_told_with_what_builds_them(
@@ -576,6 +586,19 @@ def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: P
     assert "at 20 participants 1 crashed" not in words
     assert "How much of the time do streams stand still in a browser?" in words
     assert "browser watches" not in words_of(build_report(run_of(tmp_path / "without").path)), "where there were none"
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_the_report_tells_what_participants_hear(tmp_path: Path) -> None:
+    def spoken(level: int, report: dict[str, Any]) -> None:
+        report["audio"] = confer_fake.audio(level, level, 5 * SECOND)
+
+    text = TEXT.replace('"janus"', '"janus"\naudio = true').replace("browsers = 1", "speakers = 3")
+    words = words_of(build_report(run_of(tmp_path / "run", text, change=spoken).path))
+    question = "How much of the time do participants hear nothing?"
+    assert question in words
+    assert "How many packets of audio are lost?" in words
+    assert question not in words_of(build_report(run_of(tmp_path / "without").path)), "where nobody spoke"
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -27,7 +27,7 @@ probes
 aggressors
 loads
 monitor services
-footage platforms report
+footage platforms report voice
 analysis films networks study
 images lab record
 agent binaries files helpers hosts offers registry

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import confer_fake
-from virtoll import footage
+from virtoll import footage, voice
 from virtoll.errors import HostError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads import conversation
-from virtoll.loads.conference import JOIN, STAY, measurement_of
+from virtoll.loads.conference import AUDIO, JOIN, STAY, measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
-from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Port
+from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Port, Voice
 from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE
 
 SECOND = 10**9
@@ -50,6 +50,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manner: str) -> Clie
     program.chmod(0o755)
     monkeypatch.setattr(conversation, "binary", lambda _name: program)
     monkeypatch.setattr(footage, "file", lambda each: tmp_path / f"{each.name}.ivf")
+    monkeypatch.setattr(voice, "file", lambda each: tmp_path / f"{each.name}.ogg")
     return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
@@ -99,6 +100,50 @@ def test_the_generator_is_told_of_room_roles_and_footage(client: Client) -> None
     assert h264["codec"] == "h264"
     assert h264["roles"][0]["film"].endswith("desktop-1280x720-5-500000-2-10-h264.ivf")
     assert [role["name"] for role in specification(load_of(desktops=0), ROOM, client)["roles"]] == ["webcam", "watcher"]
+
+
+def test_where_some_speak_the_generator_is_told_of_the_room_for_audio(client: Client) -> None:
+    load = load_of(speakers=3, audio_bitrate_bit_per_s=24_000.0)
+    assert load.voice == Voice(24_000)
+    audio = specification(load, replace(ROOM, audio_room=1), client)["server"]["janus"]["audio"]
+    assert audio.pop("sound").endswith("voice-24000-10.ogg")
+    assert audio == {"room": 1, "speakers": 3, "bitrate_bit_per_s": 24_000}
+    assert load_of().voice is None
+    assert specification(load_of(), ROOM, client)["server"]["janus"]["audio"] is None
+    assert AUDIO.keys() <= load.quantities.keys()
+    assert not AUDIO.keys() & load_of().quantities.keys()
+
+
+def test_what_participants_hear_is_told() -> None:
+    report = told()
+    report["audio"] = confer_fake.audio(20, 20, 10 * SECOND)
+    report["audio"]["waiting_ns"] = 10 * SECOND  # of 200 s
+    window = measurement_of(report, before=0, at=20).window
+    assert {key: window.values[key] for key in AUDIO} == {
+        "audio_silent_percent": pytest.approx(7),
+        "audio_waiting_percent": pytest.approx(5),
+        "audio_loss_percent": pytest.approx(0.1),
+        "audio_jitter_ms": pytest.approx(3.0005),
+        "audio_first_packet_ms": pytest.approx(70.001),
+        "audio_kbit_per_s": pytest.approx(32 * 200 / 190),
+    }
+    assert (window.counts["audio_expected"], window.counts["audio_gaps"]) == (10_000, 20)
+    report["audio"]["said_late"] = 4
+    counts = measurement_of(report, before=0, at=20).window.counts
+    assert (counts[SENDS], counts[SENDS_LATE]) == (9 * 150 + 150, 4), "who speaks is a part of the generator"
+    measured = load_of(speakers=1).measured([measurement_of(report, before=0, at=None)])
+    assert AUDIO.keys() <= measured.quantities.keys()
+
+
+def test_where_nobody_heard_anything_there_is_nothing_to_tell_of_audio() -> None:
+    window = measurement_of(told(), before=0, at=20).window
+    assert not AUDIO.keys() & window.values.keys()
+    assert not [name for name in window.counts if name.startswith("audio_")]
+    report = told()
+    report["audio"] |= {"there_ns": 5 * SECOND, "waiting_ns": 5 * SECOND, "listeners": 1, "unheard": 1}
+    window = measurement_of(report, before=0, at=20).window
+    told_of_audio = {key: value for key, value in window.values.items() if key in AUDIO}
+    assert told_of_audio == {"audio_silent_percent": 100, "audio_waiting_percent": 100}
 
 
 def test_compressed_time_brings_joins_together(client: Client) -> None:

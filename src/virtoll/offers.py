@@ -197,11 +197,12 @@ class Room(Tcp):
 @dataclass(frozen=True)
 class JanusRoom(Room):
     """The VideoRoom ``room`` of a Janus server, whose HTTP API is at ``api_port``. Each connection of media has a port
-    of its own.
+    of its own. ``audio_room``: that of its AudioBridge, which mixes what is said; None: it has none.
     """
 
     api_port: int
     room: int = 1
+    audio_room: int | None = None
 
 
 @dataclass(frozen=True)
@@ -415,6 +416,24 @@ class Footage:
         size = f"{self.width}x{self.height}-{self.frames_per_s}"
         codec = "" if self.codec == "vp8" else f"-{self.codec}"
         return f"{self.scene}-{size}-{self.bit_rate}-{self.key_frames_s}-{self.duration_s}{codec}"
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Audio alone, in Opus of one channel, that a participant of a conference says again and again (`virtoll.voice`
+    makes the files).
+    """
+
+    bit_rate: int  # bit/s
+    duration_s: int = 10
+
+    def __str__(self) -> str:
+        return f"a voice of {self.bit_rate / 1e3:g} kbit/s"
+
+    @property
+    def name(self) -> str:
+        """Without a suffix; no other voice's."""
+        return f"voice-{self.bit_rate}-{self.duration_s}"
 
 
 @dataclass(frozen=True)

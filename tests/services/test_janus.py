@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ INFO = {
     "transports": {"janus.transport.http": {"version": 2}, "janus.transport.websockets": {"version": 1}},
     "plugins": {"janus.plugin.videoroom": {"version": 9}},
 }
+AUDIO_INFO = {
+    **INFO,
+    "plugins": {"janus.plugin.videoroom": {"version": 9}, "janus.plugin.audiobridge": {"version": 12}},
+}
+AUDIO_ROOM = {"room": 1, "description": "virtoll", "sampling_rate": 48_000, "num_participants": 0}
 ROOM = {
     "room": 1,
     "description": "virtoll",
@@ -40,8 +46,17 @@ UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\n\r\n"
 class Server:
     """Answers as Janus does: a session, a handle, a list of rooms."""
 
-    def __init__(self, info: Any = INFO, rooms: Any = (ROOM,), sessions: Any = (), upgraded: bytes = UPGRADED) -> None:
-        self.info, self.rooms, self.sessions, self.upgraded = info, rooms, sessions, upgraded
+    def __init__(
+        self,
+        info: Any = INFO,
+        rooms: Any = (ROOM,),
+        sessions: Any = (),
+        upgraded: bytes = UPGRADED,
+        audio_rooms: Any = None,
+    ) -> None:
+        self.info, self.sessions, self.upgraded = info, sessions, upgraded
+        self.rooms = {"janus.plugin.videoroom": rooms, "janus.plugin.audiobridge": audio_rooms}
+        self.asked_of = ""
         self.open: set[str] = set()
 
     def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
@@ -63,11 +78,12 @@ class Server:
                 self.open.add("77")
                 return {"janus": "success", "data": {"id": 77}}
             case 8088, "attach":
-                assert (path, message["plugin"]) == ("/janus/77", "janus.plugin.videoroom")
+                assert path == "/janus/77"
+                self.asked_of = message["plugin"]
                 return {"janus": "success", "data": {"id": 88}}
             case 8088, "message":
                 assert (path, message["body"]) == ("/janus/77/88", {"request": "list"})
-                return {"janus": "success", "plugindata": {"data": {"videoroom": "success", "list": self.rooms}}}
+                return {"janus": "success", "plugindata": {"data": {"list": self.rooms[self.asked_of]}}}
             case 8088, "destroy":
                 self.open.remove(path.rpartition("/")[2])
                 return {"janus": "success"}
@@ -104,6 +120,59 @@ def test_a_room_as_it_was_configured_is_seen() -> None:
 def test_another_room_is_told(server: Server, words: str) -> None:
     (told,) = wrong(server)
     assert re.search(words, told), told
+
+
+WITH_AUDIO = Janus(JanusSettings(audio=True))
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            Server(),
+            "its plugins are janus.plugin.videoroom, and janus.plugin.audiobridge and janus.plugin.videoroom were",
+        ),
+        (Server(info=AUDIO_INFO, audio_rooms=[]), "it has no room 1 for audio"),
+        (Server(info=AUDIO_INFO, audio_rooms=[{**AUDIO_ROOM, "room": 2}]), "it has no room 1 for audio"),
+        (
+            Server(info=AUDIO_INFO, audio_rooms=[{**AUDIO_ROOM, "sampling_rate": 16_000}]),
+            "room 1 mixes audio at 16000 Hz, not 48000",
+        ),
+    ],
+)
+def test_another_room_for_audio_is_told(server: Server, words: str) -> None:
+    (problem,) = WITH_AUDIO.verify(OFFER, server, None)
+    assert words in problem.what
+
+
+def test_a_room_for_audio_is_seen_and_counted() -> None:
+    server = Server(info=AUDIO_INFO, rooms=[{**ROOM, "num_participants": 8}], audio_rooms=[AUDIO_ROOM])
+    assert WITH_AUDIO.verify(OFFER, server, None) == []
+    told = WITH_AUDIO.counted(replace(OFFER, audio_room=1), server)
+    assert told == {"sessions": 0, "participants": 8, "audio_participants": 0}
+    assert not server.open, "no session is left behind"
+    (problem,) = Janus().verify(OFFER, server, None)
+    assert "its plugins are" in problem.what, "nor is there one where none was to be"
+
+
+def test_audio_brings_a_plugin_its_room_and_a_port_for_each() -> None:
+    shared = Attachment("host", "shared", "", "198.18.1.2", ())
+    settings = JanusSettings(participants=60)
+    without, files = (Janus(each).configuration(shared) for each in (settings, replace(settings, audio=True)))
+    room = values(files.pop("janus.plugin.audiobridge.jcfg"))
+    assert (room["sampling_rate"], room["record"]) == ("48000", "false")
+    assert files.keys() == without.keys(), "and where there is none, all is as before"
+    assert values(files["janus.jcfg"])["rtp_port_range"] == "20000-20179"
+    assert "libjanus_audiobridge.so" in without["janus.jcfg"]
+    assert "libjanus_audiobridge.so" not in files["janus.jcfg"]
+    assert all(text.count("{") == text.count("}") for text in files.values())
+
+
+def test_more_participants_than_there_are_ports_for_are_refused() -> None:
+    assert Janus(JanusSettings(participants=10_000)).problems(None) == []
+    (problem,) = Janus(JanusSettings(participants=6_667, audio=True)).problems(None)
+    assert "6,667 participants with audio take three ports each, and there are some for 6,666" in problem.what
+    assert Janus(JanusSettings(participants=6_666, audio=True)).problems(None) == []
 
 
 @pytest.mark.parametrize("rooms", [None, 7, {"a": 1}])

@@ -10,6 +10,7 @@ use virtoll_generator::datagrams::Batch;
 
 use super::fake::{accepted, Session, Whim};
 use super::film::{tests::ivf, Film};
+use super::sound::tests::opus;
 use super::*;
 
 const PATIENCE_NS: i64 = 3_600_000_000_000;
@@ -33,6 +34,7 @@ pub fn shared<'a>(spec: &'a ConferSpec, roles: &'a [Role]) -> Shared<'a> {
     Shared {
         spec,
         roles,
+        sound: None,
         common,
     }
 }
@@ -46,9 +48,30 @@ fn role(name: &str, sends: bool, watches: bool) -> Role {
     }
 }
 
+/// The room for audio, of so many speakers; the file is never read.
+fn audio(speakers: usize) -> Value {
+    json!({"room": 1, "speakers": speakers, "sound": "/x", "bitrate_bit_per_s": 32_000})
+}
+
+fn sound() -> Sound {
+    Sound::parsed(&opus(50)).unwrap()
+}
+
 /// Run with a server of this whim, in windows of so many milliseconds, until `is_done` by all that was told so far.
 fn told_until(
     roles: &[Role],
+    participants: usize,
+    whim: Whim,
+    window_ms: i64,
+    is_done: impl Fn(&[Value]) -> bool + Sync,
+) -> Vec<Value> {
+    told_with(roles, None, participants, whim, window_ms, is_done)
+}
+
+/// The same, and so many of them speak where there is audio.
+fn told_with(
+    roles: &[Role],
+    speakers: Option<usize>,
     participants: usize,
     whim: Whim,
     window_ms: i64,
@@ -58,10 +81,17 @@ fn told_until(
     let address = listener.local_addr().unwrap();
     let named =
         |role: &Role| json!({"name": role.name, "count": 1, "film": null, "watches": role.watches});
-    let spec = spec(address, roles.iter().map(named).collect());
-    let shared = self::shared(&spec, roles);
+    let mut spec = spec(address, roles.iter().map(named).collect());
+    if [Whim::Mute, Whim::Away].contains(&whim) {
+        spec.patience_ns = 2_000_000_000; // it would be in vain
+    }
+    if let Server::Janus(janus) = &mut spec.server {
+        janus.audio = speakers.map(|speakers| serde_json::from_value(audio(speakers)).unwrap());
+    }
+    let mut shared = self::shared(&spec, roles);
     let film = [role("film", true, false)];
-    let served = self::shared(&spec, &film);
+    let mut served = self::shared(&spec, &film);
+    (shared.sound, served.sound) = (Some(sound()), Some(sound()));
     let (mut reports, is_over) = (Vec::new(), AtomicBool::new(false));
     thread::scope(|scope| {
         let (served, is_over) = (&served, &is_over);
@@ -79,6 +109,7 @@ fn told_until(
                             whim,
                             taken: None,
                             sending: None,
+                            audio: None,
                             tally: Tally::new(1),
                             batch: Batch::default(),
                         };
@@ -167,6 +198,64 @@ fn who_sends_and_who_watches_join_and_the_film_is_shown() {
             ["media_bytes"])
             > 20 * 700
     );
+}
+
+#[test]
+fn who_speaks_is_heard_and_all_hear() {
+    let roles = [
+        role("webcam", true, false),
+        role("watcher", false, true),
+        role("film", true, false),
+    ];
+    // The server says something to who speaks once it has heard that.
+    let firsts = |reports: &[Value]| -> u64 {
+        let buckets = |report: &Value| report["audio"]["first_packet"].as_array().unwrap().clone();
+        let firsts = reports.iter().flat_map(buckets);
+        firsts.map(|bucket| bucket[2].as_u64().unwrap()).sum()
+    };
+    let reports = told_with(&roles, Some(1), 2, Whim::None, 50, |reports| {
+        firsts(reports) == 2 && sum(reports, |report| &report["audio"]["packets"]) > 30
+    });
+    let of_all = |name: &str| sum(&reports, |report| &report["audio"][name]);
+    assert_eq!(joined(&reports), 2);
+    assert_eq!(reports.last().unwrap()["audio"]["listeners"], 2);
+    assert!(of_all("said") > 0);
+    assert_eq!(of_all("bytes"), of_all("packets") * 80);
+    assert!(of_all("expected") > 0 && of_all("there_ns") > of_all("waiting_ns"));
+    assert_eq!(of_all("unheard"), 0);
+}
+
+#[test]
+fn where_nobody_is_to_speak_there_is_no_audio() {
+    let roles = [role("webcam", true, false)];
+    let reports = told_until(&roles, 1, Whim::None, 50, |reports| {
+        sum(reports, |report| &report["sent"]["webcam"]["frames"]) > 5
+    });
+    let of_all = |name: &str| sum(&reports, |report| &report["audio"][name]);
+    assert_eq!((of_all("there_ns"), of_all("said")), (0, 0));
+}
+
+#[test]
+fn who_finds_no_room_for_audio_has_not_joined() {
+    let roles = [role("webcam", true, false)];
+    let none = |report: &Value| report["joins"]["failures"]["no room"].as_u64().unwrap_or(0);
+    let reports = told_with(&roles, Some(1), 1, Whim::Deaf, 500, |reports| {
+        reports.iter().map(none).sum::<u64>() > 1
+    });
+    assert_eq!(sum(&reports, |report| &report["joins"]["joined"]), 0);
+}
+
+#[test]
+fn who_waits_for_audio_in_vain_gives_up_and_says_for_what() {
+    for (whim, kind) in [(Whim::Mute, "timeout"), (Whim::Away, "ice failed")] {
+        let roles = [role("watcher", false, false)];
+        let failed = |report: &Value| report["joins"]["failures"][kind].as_u64().unwrap_or(0);
+        // Where the machine is too busy for an offer within its patience, it gives up for something else, and tries again.
+        let reports = told_with(&roles, Some(0), 1, whim, 3000, |reports| {
+            reports.iter().map(failed).sum::<u64>() > 0
+        });
+        assert_eq!(sum(&reports, |report| &report["joins"]["joined"]), 0);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tungstenite::{Message, WebSocket};
 use virtoll_generator::datagrams::Batch;
 use virtoll_generator::sys;
 
+use super::audio::Audio;
 use super::peer::Peer;
 use super::sending::Sending;
 use super::tally::Tally;
@@ -24,7 +25,16 @@ pub enum Whim {
     Full,
     /// Who publishes is hung up on, once it is connected.
     HangsUp,
+    /// There is no room for audio.
+    Deaf,
+    /// It never answers an offer of audio.
+    Mute,
+    /// It answers that, and is not where it says.
+    Away,
 }
+
+/// Of the AudioBridge.
+const AUDIO: i64 = 10;
 
 /// One participant's session.
 pub struct Session<'a> {
@@ -34,6 +44,8 @@ pub struct Session<'a> {
     /// What it takes of the participant, and sends to it.
     pub taken: Option<Peer>,
     pub sending: Option<Sending<'a>>,
+    /// By which it says something to who comes to hear; to who speaks only once that was heard.
+    pub audio: Option<Audio<'a>>,
     pub tally: Tally,
     pub batch: Batch,
 }
@@ -54,10 +66,11 @@ impl Session<'_> {
     }
 
     fn hear(&mut self, request: &Value) {
-        let id = if request["janus"] == "create" {
-            7
-        } else {
-            8 + i64::from(request["transaction"] == "attach receiving")
+        let id = match request["transaction"].as_str() {
+            Some("create") => 7,
+            Some("attach receiving") => 9,
+            Some("attach audio") => AUDIO,
+            _ => 8,
         };
         let now_ns = sys::now_ns();
         let sdp = request["jsep"]["sdp"].as_str().unwrap_or_default();
@@ -67,6 +80,34 @@ impl Session<'_> {
         ) {
             ("create" | "attach", _) => {
                 self.say(json!({"janus": "success", "data": {"id": id}}), request)
+            }
+            (_, "join") if request["handle_id"] == AUDIO && self.whim == Whim::Deaf => {
+                self.event(
+                    request,
+                    json!({"audiobridge": "event", "error_code": 485, "error": "No such room"}),
+                    None,
+                );
+            }
+            (_, "join") if request["handle_id"] == AUDIO => {
+                self.event(
+                    request,
+                    json!({"audiobridge": "joined", "room": 1, "id": 5, "participants": []}),
+                    None,
+                );
+            }
+            (_, "configure") if self.whim == Whim::Mute => {}
+            (_, "configure") => {
+                let peer = Peer::of_audio(&self.shared.common, now_ns).unwrap();
+                let sound = self.shared.sound.as_ref().unwrap();
+                let (audio, answer) = Audio::answering(peer, sdp, sound);
+                assert_eq!(sdp.contains("a=recvonly"), request["body"]["muted"] == true);
+                self.audio = Some(audio).filter(|_| self.whim != Whim::Away);
+                let jsep = json!({"type": "answer", "sdp": answer});
+                self.event(
+                    request,
+                    json!({"audiobridge": "event", "result": "ok"}),
+                    Some(jsep),
+                );
             }
             (_, "join") if request["body"]["ptype"] == "publisher" => {
                 let stream = json!({"type": "video", "mid": "v"});
@@ -149,6 +190,34 @@ impl Session<'_> {
         sending.is_none_or(|sending| sending.drive(now_ns, self.shared, &mut self.tally).is_ok())
     }
 
+    /// The same of audio.
+    fn audio(&mut self) -> bool {
+        let (now_ns, shared) = (sys::now_ns(), self.shared);
+        let Some(audio) = &mut self.audio else {
+            return true;
+        };
+        let count = self
+            .batch
+            .receive(&audio.peer.sockets().all()[0])
+            .unwrap_or(0);
+        for index in 0..count {
+            let datagram = self.batch.get(index);
+            let taken = audio.take(&datagram, now_ns, now_ns, shared, &mut self.tally);
+            if taken.is_err() {
+                return false;
+            }
+        }
+        let clock = shared.common.clock;
+        if audio.peer.wake_ns <= now_ns && audio.peer.on_timer(clock.at(now_ns)).is_err() {
+            return false;
+        }
+        if audio.peer.is_connected() && audio.is_spoken_to() && !audio.has_heard() {
+            while let Ok(Some(_)) = audio.peer.next(&clock, now_ns) {}
+            return true;
+        }
+        audio.drive(now_ns, shared, &mut self.tally).is_ok()
+    }
+
     /// Until the participant goes.
     pub fn run(mut self) {
         self.socket.get_mut().set_nonblocking(true).unwrap();
@@ -165,10 +234,10 @@ impl Session<'_> {
                 Err(_) => return,
             }
             let is_taken = self.taken.as_ref().is_some_and(Peer::is_connected);
-            if !self.media() || self.whim == Whim::HangsUp && is_taken {
+            if !self.media() || !self.audio() || self.whim == Whim::HangsUp && is_taken {
                 let hangup = json!({"janus": "hangup", "sender": 8, "reason": "Close PC"});
                 let _ = self.socket.send(Message::text(hangup.to_string()));
-                self.taken = None;
+                (self.taken, self.audio) = (None, None);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Janus's VideoRoom (Janus 1.x), over its WebSocket: one session, one handle that joins and may publish, and one that
-//! receives all feeds over one connection of media. (Janus's documentation: "RESTful, WebSockets, ... JavaScript API" and
+//! receives all feeds over one connection of media; and one for audio, where there is any (`bridge.rs`). (Janus's documentation: "RESTful, WebSockets, ... JavaScript API" and
 //! "VideoRoom plugin documentation".)
 //!
 //! Every request's transaction says what it was; no two of one kind are under way at a time.
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{json, Value};
 
+use super::bridge::{self, Bridge};
 use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
 use super::room::{Failure, Feed, Room, Told, Way, Words};
 use super::spec::JanusSpec;
@@ -47,6 +48,7 @@ pub struct Janus<'a> {
     session: u64,
     sending: u64,
     receiving: u64,
+    bridge: Option<Bridge<'a>>,
     private_id: Option<u64>,
     /// Streams to ask for, and those that have been, until they have begun.
     wanted: Vec<Wanted>,
@@ -61,7 +63,9 @@ pub struct Janus<'a> {
 }
 
 impl<'a> Janus<'a> {
-    pub fn new(spec: &'a JanusSpec, display: String, watches: bool) -> Self {
+    /// `speaks`: it is heard, where there is audio.
+    pub fn new(spec: &'a JanusSpec, display: String, watches: bool, speaks: bool) -> Self {
+        let audio = spec.audio.as_ref();
         let mut janus = Janus {
             spec,
             display,
@@ -69,6 +73,7 @@ impl<'a> Janus<'a> {
             session: 0,
             sending: 0,
             receiving: 0,
+            bridge: audio.map(|audio| Bridge::new(audio, speaks)),
             private_id: None,
             wanted: Vec::new(),
             asked: Vec::new(),
@@ -126,7 +131,7 @@ impl<'a> Janus<'a> {
 
     fn success(&mut self, transaction: &str, id: u64) -> Result<(), Failure> {
         match transaction {
-            "create" | "attach sending" | "attach receiving" if id == 0 => {
+            "create" | "attach sending" | "attach receiving" | bridge::ATTACH if id == 0 => {
                 return Err(Failure::Signalling)
             }
             "create" => {
@@ -134,6 +139,10 @@ impl<'a> Janus<'a> {
                 self.request("attach", "attach sending", 0, json!({"plugin": PLUGIN}));
                 if self.watches {
                     self.request("attach", "attach receiving", 0, json!({"plugin": PLUGIN}));
+                }
+                if self.bridge.is_some() {
+                    let plugin = json!({"plugin": bridge::PLUGIN});
+                    self.request("attach", bridge::ATTACH, 0, plugin);
                 }
             }
             "attach sending" => {
@@ -143,6 +152,13 @@ impl<'a> Janus<'a> {
             "attach receiving" => {
                 self.receiving = id;
                 self.subscribe();
+            }
+            bridge::ATTACH => {
+                if let Some(bridge) = &mut self.bridge {
+                    bridge.handle = id;
+                    let join = bridge.join(&self.display);
+                    self.message(bridge::JOIN, id, join, None);
+                }
             }
             _ => {}
         }
@@ -235,6 +251,11 @@ impl<'a> Janus<'a> {
         event: Event,
         jsep: Option<Jsep>,
     ) -> Result<(), Failure> {
+        if self.is_of_audio(sender) {
+            let told = Bridge::event(transaction, event, jsep)?;
+            self.told.extend(told);
+            return Ok(());
+        }
         if event.error_code != 0 || event.error.is_some() {
             return self.wrong(
                 transaction,
@@ -317,10 +338,16 @@ impl<'a> Janus<'a> {
         }
     }
 
+    fn is_of_audio(&self, handle: u64) -> bool {
+        let bridge = self.bridge.as_ref();
+        handle != 0 && bridge.is_some_and(|bridge| bridge.handle == handle)
+    }
+
     fn way(&self, handle: u64) -> Way {
-        match handle == self.receiving {
-            true => Way::Receiving,
-            false => Way::Sending,
+        match handle {
+            _ if self.is_of_audio(handle) => Way::Audio,
+            handle if handle == self.receiving => Way::Receiving,
+            _ => Way::Sending,
         }
     }
 }
@@ -391,6 +418,14 @@ impl Room for Janus<'_> {
         let jsep = json!({"type": "answer", "sdp": sdp});
         let body = json!({"request": "start"});
         self.message("started", self.receiving, body, Some(jsep));
+    }
+
+    fn offer_audio(&mut self, sdp: String) {
+        if let Some(bridge) = &self.bridge {
+            let (handle, body) = (bridge.handle, bridge.configure());
+            let jsep = json!({"type": "offer", "sdp": sdp});
+            self.message(bridge::OFFER, handle, body, Some(jsep));
+        }
     }
 
     fn keep_alive(&mut self) {

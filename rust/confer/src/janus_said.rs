@@ -1,4 +1,4 @@
-//! What Janus and its VideoRoom say, as far as it matters here (see `janus.rs`).
+//! What Janus, its VideoRoom and its AudioBridge say, as far as it matters here (see `janus.rs`).
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -47,11 +47,13 @@ pub struct Trickle {
     pub candidate: Option<String>,
 }
 
-/// What the VideoRoom says.
+/// What the VideoRoom says, or the AudioBridge.
 #[derive(Debug, Deserialize)]
 pub struct Event {
     #[serde(default)]
     pub videoroom: String,
+    #[serde(default)]
+    pub audiobridge: String,
     pub private_id: Option<u64>,
     #[serde(default)]
     pub publishers: Vec<Publisher>,

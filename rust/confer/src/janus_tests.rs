@@ -10,7 +10,27 @@ fn spec() -> JanusSpec {
         pin: Some("1111".into()),
         token: None,
         api_secret: Some("secret".into()),
+        audio: None,
     }
+}
+
+fn with_audio() -> JanusSpec {
+    let audio = json!({"room": 5, "speakers": 1, "sound": "/x", "bitrate_bit_per_s": 24_000});
+    JanusSpec {
+        audio: Some(serde_json::from_value(audio).unwrap()),
+        ..spec()
+    }
+}
+
+/// One whose handle of audio is 10, and what it said there.
+fn in_audio(spec: &JanusSpec, speaks: bool) -> (Janus<'_>, Vec<Value>) {
+    let mut janus = Janus::new(spec, "virtoll 0 webcam".into(), false, speaks);
+    janus.hear(&success("create", 7)).unwrap();
+    let attached = said(&mut janus);
+    assert_eq!(attached[2]["plugin"], "janus.plugin.audiobridge");
+    janus.hear(&success("attach audio", 10)).unwrap();
+    let joins = said(&mut janus);
+    (janus, joins)
 }
 
 fn said(janus: &mut Janus) -> Vec<Value> {
@@ -54,7 +74,7 @@ fn subscribed(id: u64, mid: &str) -> Value {
 
 /// One that is in the room, and what it said there.
 fn joined<'a>(spec: &'a JanusSpec, publishers: Value) -> (Janus<'a>, Vec<Value>) {
-    let mut janus = Janus::new(spec, "virtoll 3 watcher".into(), true);
+    let mut janus = Janus::new(spec, "virtoll 3 watcher".into(), true, false);
     let create = said(&mut janus);
     assert_eq!(create[0]["janus"], "create");
     assert_eq!(create[0]["apisecret"], "secret");
@@ -265,6 +285,75 @@ fn what_goes_wrong_has_its_kind() {
     assert_eq!(heard(&Words::Bytes(vec![123, 125])), Failure::Signalling);
 }
 
+#[test]
+fn where_there_is_audio_it_is_joined_and_heard() {
+    for speaks in [true, false] {
+        let spec = with_audio();
+        let (mut janus, join) = in_audio(&spec, speaks);
+        assert_eq!(join[0]["handle_id"], 10);
+        assert_eq!(
+            join[0]["body"],
+            json!({"request": "join", "room": 5, "display": "virtoll 0 webcam", "muted": !speaks,
+                "bitrate": 24_000})
+        );
+        let others = json!({"audiobridge": "joined", "room": 5, "participants": [{"id": 8}]});
+        janus.hear(&event("", 10, others.clone(), None)).unwrap();
+        assert_eq!(all_told(&mut janus), [], "another came");
+        janus.hear(&event("join audio", 10, others, None)).unwrap();
+        assert_eq!(all_told(&mut janus), [Told::InAudio]);
+        janus.offer_audio("offer".into());
+        let offered = said(&mut janus);
+        assert_eq!(
+            (&offered[0]["body"], &offered[0]["jsep"]["sdp"]),
+            (
+                &json!({"request": "configure", "muted": !speaks}),
+                &json!("offer")
+            )
+        );
+        let ok = json!({"audiobridge": "event", "result": "ok"});
+        janus
+            .hear(&event("offer audio", 10, ok, Some("answer")))
+            .unwrap();
+        assert_eq!(all_told(&mut janus), [Told::AudioAnswer("answer".into())]);
+        let trickle = r#"{"janus": "trickle", "sender": 10, "candidate": {"candidate": "c"}}"#;
+        janus.hear(&Words::Text(trickle.into())).unwrap();
+        let candidate = Told::Candidate {
+            way: Way::Audio,
+            candidate: "c".into(),
+        };
+        assert_eq!(all_told(&mut janus), [candidate]);
+    }
+}
+
+#[test]
+fn what_goes_wrong_with_audio_has_its_kind() {
+    let spec = with_audio();
+    let wrong = |transaction: &str, data: Value| {
+        let mut janus = in_audio(&spec, true).0;
+        janus.hear(&event(transaction, 10, data, None)).unwrap_err()
+    };
+    let code = |code: u64| {
+        let data = json!({"audiobridge": "event", "error_code": code, "error": "so"});
+        wrong("join audio", data)
+    };
+    assert_eq!(code(485), Failure::NoRoom);
+    assert_eq!(code(489), Failure::Refused);
+    assert_eq!(code(488).kind(), "janus 488 so");
+    let no_words = json!({"audiobridge": "event", "error_code": 493});
+    assert_eq!(wrong("offer audio", no_words).kind(), "janus 493 ");
+    let destroyed = json!({"audiobridge": "destroyed", "room": 5});
+    assert_eq!(wrong("", destroyed), Failure::Destroyed);
+    let heard = |text: &str| {
+        let mut janus = in_audio(&spec, false).0;
+        janus.hear(&Words::Text(text.into())).unwrap_err()
+    };
+    let no_plugin = r#"{"janus": "error", "transaction": "attach audio",
+        "error": {"code": 460, "reason": "No such plugin"}}"#;
+    assert_eq!(heard(no_plugin).kind(), "janus 460 No such plugin");
+    let none = r#"{"janus": "success", "transaction": "attach audio", "data": {"id": 0}}"#;
+    assert_eq!(heard(none), Failure::Signalling);
+}
+
 /// Any value that might stand in a message.
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -290,6 +379,8 @@ fn any_value() -> impl Strategy<Value = Value> {
         Just("jsep"),
         Just("sdp"),
         Just("videoroom"),
+        Just("audiobridge"),
+        Just("error"),
         Just("publishers"),
         Just("streams"),
         Just("feed_id"),
@@ -323,5 +414,21 @@ proptest! {
             let _ = janus.hear(&data);
         }
         prop_assert!(janus.say.len() < 100);
+    }
+
+    #[test]
+    fn whatever_comes_of_audio_is_heard_or_refused(
+        values in prop::collection::vec((any_value(), 0usize..3), 1..8), with_sdp in any::<bool>()
+    ) {
+        let spec = with_audio();
+        let (mut janus, _) = in_audio(&spec, true);
+        for (value, index) in values {
+            let transaction = ["join audio", "offer audio", ""][index];
+            let _ = janus.hear(&Words::Text(value.to_string()));
+            let _ = janus.hear(&event(transaction, 10, value, with_sdp.then_some("x")));
+        }
+        let told = all_told(&mut janus).into_iter();
+        let of_video = told.filter(|told| matches!(told, Told::Answer(_) | Told::Offer { .. }));
+        prop_assert_eq!(of_video.count(), 0);
     }
 }

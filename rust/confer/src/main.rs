@@ -6,10 +6,13 @@
 //! end of standard input all leave. Orders are carried out one after another; nobody leaves between them.
 //!
 //! `room.rs` is what differs between servers, `janus.rs` and `livekit.rs` are two; `participant.rs` is who joins, `sending.rs` and
-//! `receiving.rs` its media, `frames.rs` what could be shown of them, `codec.rs` of which codec; `worker.rs` who drives them.
+//! `receiving.rs` its media, `frames.rs` what could be shown of them, `codec.rs` of which codec; `audio.rs` what it says and
+//! hears; `worker.rs` who drives them.
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Participants who fail are data.
 
+mod audio;
+mod bridge;
 mod codec;
 mod crypto;
 #[cfg(test)]
@@ -22,12 +25,14 @@ mod janus_said;
 mod line;
 mod livekit;
 mod livekit_said;
+mod mix;
 mod participant;
 mod peer;
 mod play;
 mod receiving;
 mod room;
 mod sending;
+mod sound;
 mod spec;
 mod stream;
 mod tally;
@@ -45,19 +50,22 @@ use janus::Janus;
 use livekit::LiveKit;
 use peer::{Clock, Common};
 use room::Room;
+use sound::Sound;
 use spec::{ConferSpec, Order, Role, Server, PARTICIPANTS_MAX};
 use tally::{Report, Span, Tally};
 use worker::{Task, Worker};
 
 /// For all threads to be ready.
 const START_DELAY_NS: i64 = 2_000_000;
-/// A WebSocket, with a second descriptor of it, and two sockets of media.
-const DESCRIPTORS_EACH: u64 = 4;
+/// A WebSocket, with a second descriptor of it, and three sockets of media.
+const DESCRIPTORS_EACH: u64 = 5;
 
 /// What all threads have in common.
 pub struct Shared<'a> {
     pub spec: &'a ConferSpec,
     pub roles: &'a [Role],
+    /// What speakers say, where there is audio.
+    pub sound: Option<Sound>,
     pub common: Common,
 }
 
@@ -71,11 +79,20 @@ impl Shared<'_> {
         role.unwrap_or(self.roles.len())
     }
 
+    /// What a participant says: those who join first speak.
+    pub fn says(&self, number: usize) -> Option<&Sound> {
+        let audio = self.spec.server.audio()?;
+        self.sound.as_ref().filter(|_| number < audio.speakers)
+    }
+
     pub fn room(&self, number: usize, role: usize) -> Box<dyn Room + '_> {
         let role = &self.roles[role];
         let display = format!("virtoll {number} {}", role.name);
         match &self.spec.server {
-            Server::Janus(spec) => Box::new(Janus::new(spec, display, role.watches)),
+            Server::Janus(spec) => {
+                let speaks = self.says(number).is_some();
+                Box::new(Janus::new(spec, display, role.watches, speaks))
+            }
             Server::LiveKit(spec) => Box::new(LiveKit::new(spec, display, role.watches)),
         }
     }
@@ -107,11 +124,14 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Failed> {
     let (spec, orders) = crew::asked::<ConferSpec>()?;
     let roles = spec.roles()?;
+    let audio = spec.server.audio();
+    let sound = audio.map(|audio| Sound::read(&audio.sound)).transpose()?;
     let descriptors = PARTICIPANTS_MAX as u64 * DESCRIPTORS_EACH + spec.threads as u64 * 4 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
     let shared = Shared {
         spec: &spec,
         roles: &roles,
+        sound,
         common: Common {
             clock: Clock::new(),
             crypto: crypto::provider(),

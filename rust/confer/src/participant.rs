@@ -6,6 +6,7 @@ use virtoll_generator::datagrams::Batch;
 use virtoll_generator::random::Random;
 use virtoll_generator::Failed;
 
+use super::audio::Audio;
 use super::line::Line;
 use super::peer::Peer;
 use super::receiving::Receiving;
@@ -13,6 +14,8 @@ use super::room::{Failure, Room, Told, Way};
 use super::sending::Sending;
 use super::tally::Tally;
 use super::Shared;
+
+const WAYS: [Way; 3] = [Way::Sending, Way::Receiving, Way::Audio];
 
 /// Why a participant cannot go on: it failed, or the generator did.
 pub enum Trouble {
@@ -35,12 +38,14 @@ pub struct Participant<'a> {
     room: Box<dyn Room + 'a>,
     sending: Option<Sending<'a>>,
     receiving: Option<Receiving>,
+    audio: Option<Audio<'a>>,
     /// Sockets that are to be waited for.
     new_sockets: Vec<Way>,
     /// It is in the room; `others`: and waits for streams of theirs.
     is_in: bool,
     others: bool,
     joined_ns: Option<i64>,
+    came_ns: i64,
     deadline_ns: i64,
     keep_ns: i64,
     /// When the last streams were asked for.
@@ -70,10 +75,12 @@ impl<'a> Participant<'a> {
             room,
             sending: None,
             receiving: None,
+            audio: None,
             new_sockets: Vec::new(),
             is_in: false,
             others: false,
             joined_ns: None,
+            came_ns: now_ns,
             deadline_ns: now_ns.saturating_add(shared.spec.patience_ns),
             keep_ns: now_ns + alive_every_ns,
             asked_ns: now_ns,
@@ -100,6 +107,7 @@ impl<'a> Participant<'a> {
         match way {
             Way::Sending => self.sending.as_mut().map(|sending| &mut sending.peer),
             Way::Receiving => self.receiving.as_mut().map(|receiving| &mut receiving.peer),
+            Way::Audio => self.audio.as_mut().map(|audio| &mut audio.peer),
         }
     }
 
@@ -120,7 +128,8 @@ impl<'a> Participant<'a> {
             .receiving
             .as_ref()
             .map_or(i64::MAX, |receiving| receiving.peer.wake_ns);
-        [deadline_ns, sending_ns, receiving_ns]
+        let audio_ns = self.audio.as_ref().map_or(i64::MAX, Audio::wake_ns);
+        [deadline_ns, sending_ns, receiving_ns, audio_ns]
             .into_iter()
             .fold(self.keep_ns, i64::min)
     }
@@ -149,14 +158,9 @@ impl<'a> Participant<'a> {
         shared: &'a Shared<'a>,
         tally: &mut Tally,
     ) -> Result<(), Trouble> {
-        let is_receiving = self
-            .receiving
-            .as_ref()
-            .is_some_and(|receiving| receiving.peer.is_socket(fd));
-        let way = if is_receiving {
-            Way::Receiving
-        } else {
-            Way::Sending
+        let is_its = |way: &Way| self.peer(*way).is_some_and(|peer| peer.is_socket(fd));
+        let Some(way) = WAYS.into_iter().find(is_its) else {
+            return Ok(());
         };
         self.read(way, Some(fd), batch, clocks, shared, tally)
             .map(|_| ())
@@ -171,7 +175,7 @@ impl<'a> Participant<'a> {
         shared: &'a Shared<'a>,
         tally: &mut Tally,
     ) -> Result<(), Trouble> {
-        for way in [Way::Sending, Way::Receiving] {
+        for way in WAYS {
             let mut read = || self.read(way, None, batch, clocks, shared, tally);
             while read()?.is_some_and(|came_ns| came_ns < before_ns) {}
         }
@@ -206,11 +210,15 @@ impl<'a> Participant<'a> {
                     tally.received[shared.roles.len()].dropped += dropped;
                 }
             }
-            match (way, &mut self.sending, &mut self.receiving) {
-                (Way::Receiving, _, Some(receiving)) => {
+            match (way, &mut self.sending, &mut self.receiving, &mut self.audio) {
+                (Way::Receiving, _, Some(receiving), _) => {
                     receiving.take(&datagram, came_ns, now_ns, shared, tally)?
                 }
-                (Way::Sending, Some(sending), _) => {
+                (Way::Audio, _, _, Some(audio)) => {
+                    audio.take(&datagram, came_ns, now_ns, shared, tally)?;
+                    audio.drive(now_ns, shared, tally)?;
+                }
+                (Way::Sending, Some(sending), _, _) => {
                     let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
                     let clock = &shared.common.clock;
                     sending
@@ -239,7 +247,7 @@ impl<'a> Participant<'a> {
             self.keep_ns = now_ns + self.room.alive_every_ns();
             self.room.keep_alive();
         }
-        for way in [Way::Sending, Way::Receiving] {
+        for way in WAYS {
             if let Some(peer) = self.peer(way).filter(|peer| peer.wake_ns <= now_ns) {
                 peer.on_timer(shared.common.clock.at(now_ns))?;
             }
@@ -259,6 +267,9 @@ impl<'a> Participant<'a> {
         }
         if let Some(receiving) = &mut self.receiving {
             receiving.drive(now_ns, shared, tally)?;
+        }
+        if let Some(audio) = &mut self.audio {
+            audio.drive(now_ns, shared, tally)?;
         }
         self.join(now_ns, shared);
         self.speak()
@@ -283,8 +294,7 @@ impl<'a> Participant<'a> {
                 Told::Joined { others } => {
                     (self.is_in, self.others) = (true, others);
                     if let Some(film) = &shared.roles[self.role].film {
-                        let place =
-                            Random::derived(shared.spec.seed, self.number as u64).below(1_000_000);
+                        let place = self.place(shared);
                         let (sending, offer) =
                             Sending::new(peer(shared, true, now_ns)?, self.role, film, place)?;
                         self.sending = Some(sending);
@@ -314,6 +324,19 @@ impl<'a> Participant<'a> {
                         receiving.gone(&sender, now_ns, shared, tally);
                     }
                 }
+                Told::InAudio => {
+                    let peer =
+                        Peer::of_audio(&shared.common, now_ns).map_err(Trouble::Generator)?;
+                    let (says, place) = (shared.says(self.number), self.place(shared));
+                    let (audio, offer) = Audio::new(peer, says, place, self.came_ns)?;
+                    self.audio = Some(audio);
+                    self.new_sockets.push(Way::Audio);
+                    self.room.offer_audio(offer);
+                }
+                Told::AudioAnswer(sdp) => {
+                    let peer = self.peer(Way::Audio).ok_or(Failure::Sdp)?;
+                    peer.answered(&sdp)?;
+                }
                 Told::Candidate { way, candidate } => {
                     if let Some(peer) = self.peer(way) {
                         peer.candidate(&candidate);
@@ -322,6 +345,11 @@ impl<'a> Participant<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where in its footage, or its sound, it begins: in millionths.
+    fn place(&self, shared: &Shared) -> u64 {
+        Random::derived(shared.spec.seed, self.number as u64).below(1_000_000)
     }
 
     /// The connection of media by which it watches, begun where it was not yet.
@@ -346,6 +374,10 @@ impl<'a> Participant<'a> {
         if shared.roles[self.role].film.is_some() && !sending.is_some_and(Peer::is_connected) {
             return Some(sending);
         }
+        let audio = self.audio.as_ref().map(|audio| &audio.peer);
+        if shared.spec.server.audio().is_some() && !audio.is_some_and(Peer::is_connected) {
+            return Some(audio);
+        }
         let receiving = self.receiving.as_ref();
         let watches = receiving.is_some_and(|it| it.peer.is_connected() && it.has_been_offered());
         (self.others && !watches).then(|| receiving.map(|receiving| &receiving.peer))
@@ -369,6 +401,9 @@ impl<'a> Participant<'a> {
         if let Some(receiving) = &mut self.receiving {
             receiving.leave(now_ns, shared, tally);
         }
+        if let Some(audio) = &mut self.audio {
+            audio.leave(now_ns, shared, tally);
+        }
         if let Some(joined_ns) = self.joined_ns {
             tally.present_ns += tally.span.part_ns(joined_ns, now_ns);
         }
@@ -386,6 +421,9 @@ impl<'a> Participant<'a> {
         }
         if let Some(receiving) = &mut self.receiving {
             receiving.end_window(shared, tally);
+        }
+        if let Some(audio) = &mut self.audio {
+            audio.end_window(shared, tally);
         }
         if let Some(joined_ns) = self.joined_ns {
             tally.joined_at_end += 1;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
 use str0m::media::{Direction, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
-use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcError};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
 use str0m_proto::crypto::dtls::DtlsCert;
 use str0m_proto::crypto::CryptoProvider;
 use virtoll_generator::datagrams::Sockets;
@@ -66,6 +66,14 @@ pub struct Outgoing {
     pub bytes: u64,
 }
 
+/// What all have, and no codec yet.
+fn builder(common: &Common) -> RtcConfig {
+    Rtc::builder()
+        .set_crypto_provider(common.crypto.clone())
+        .set_dtls_cert(common.certificate.clone())
+        .clear_codecs()
+}
+
 pub struct Peer {
     pub rtc: Rtc,
     sockets: Sockets,
@@ -82,16 +90,23 @@ pub struct Peer {
 impl Peer {
     /// `sends`: whole frames are given to it; or it receives packets. An error is the generator's own.
     pub fn new(common: &Common, sends: bool, now_ns: i64) -> std::io::Result<Self> {
-        let (sockets, port) = Sockets::bind_one(common.local)?;
-        let local = SocketAddr::V4(SocketAddrV4::new(common.local, port));
-        let mut rtc = Rtc::builder()
-            .set_crypto_provider(common.crypto.clone())
-            .set_dtls_cert(common.certificate.clone())
-            .clear_codecs()
+        let mut rtc = builder(common)
             .set_rtp_mode(!sends)
             .set_send_buffer_video(KEPT_PACKETS)
             .set_stats_interval(Some(TOLD_EVERY));
         common.codec.enable(rtc.codec_config());
+        Peer::of(rtc, common, now_ns)
+    }
+
+    /// One of audio, in which packets are given to it, and received. An error is the generator's own.
+    pub fn of_audio(common: &Common, now_ns: i64) -> std::io::Result<Self> {
+        let rtc = builder(common).enable_opus(true, false).set_rtp_mode(true);
+        Peer::of(rtc, common, now_ns)
+    }
+
+    fn of(rtc: RtcConfig, common: &Common, now_ns: i64) -> std::io::Result<Self> {
+        let (sockets, port) = Sockets::bind_one(common.local)?;
+        let local = SocketAddr::V4(SocketAddrV4::new(common.local, port));
         let mut rtc = rtc.build(common.clock.at(now_ns));
         if let Ok(candidate) = Candidate::host(local, "udp") {
             rtc.add_local_candidate(candidate);
@@ -140,8 +155,25 @@ impl Peer {
 
     /// Offer to send one video.
     pub fn offer(&mut self) -> Result<(Mid, String), Failure> {
+        self.offer_of(MediaKind::Video, Direction::SendOnly)
+    }
+
+    /// Offer one audio: to hear it, and to speak besides or not.
+    pub fn offer_audio(&mut self, speaks: bool) -> Result<(Mid, String), Failure> {
+        let direction = match speaks {
+            true => Direction::SendRecv,
+            false => Direction::RecvOnly,
+        };
+        self.offer_of(MediaKind::Audio, direction)
+    }
+
+    fn offer_of(
+        &mut self,
+        kind: MediaKind,
+        direction: Direction,
+    ) -> Result<(Mid, String), Failure> {
         let mut changes = self.rtc.sdp_api();
-        let mid = changes.add_media(MediaKind::Video, Direction::SendOnly, None, None, None);
+        let mid = changes.add_media(kind, direction, None, None, None);
         let (offer, pending) = changes.apply().ok_or(Failure::Sdp)?;
         self.offered = Some((mid, pending));
         Ok((mid, offer.to_sdp_string()))

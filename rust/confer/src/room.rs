@@ -79,6 +79,8 @@ pub struct Feed {
 pub enum Way {
     Sending,
     Receiving,
+    /// Both ways.
+    Audio,
 }
 
 /// What a participant is told.
@@ -98,6 +100,10 @@ pub enum Told {
     Offer { sdp: String, feeds: Vec<Feed> },
     /// Somebody sends no longer.
     Gone { sender: String },
+    /// It is in the room in which audio is mixed, and may offer to hear it.
+    InAudio,
+    /// To that.
+    AudioAnswer(String),
     /// One more address of the server's (an SDP attribute's value).
     Candidate { way: Way, candidate: String },
 }
@@ -133,6 +139,9 @@ pub trait Room {
 
     /// Answer what was offered.
     fn answer(&mut self, sdp: String);
+
+    /// Offer to take part in the audio, after `Told::InAudio`; a server that never tells that has none.
+    fn offer_audio(&mut self, _sdp: String) {}
 
     /// It is time for the server to hear of it.
     fn keep_alive(&mut self);

@@ -53,6 +53,22 @@ pub struct JanusSpec {
     pub pin: Option<String>,
     pub token: Option<String>,
     pub api_secret: Option<String>,
+    /// None: there is no audio.
+    #[serde(default)]
+    pub audio: Option<AudioSpec>,
+}
+
+/// A room of Janus's AudioBridge, which all join.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AudioSpec {
+    pub room: u64,
+    /// So many of those who join first are heard.
+    pub speakers: usize,
+    /// What they say: an Ogg file of Opus.
+    pub sound: PathBuf,
+    /// What the mix is to have.
+    pub bitrate_bit_per_s: u64,
 }
 
 /// A room of a LiveKit server, which whoever has the key's secret may open.
@@ -70,6 +86,13 @@ impl Server {
         match self {
             Server::Janus(janus) => janus.address,
             Server::LiveKit(livekit) => livekit.address,
+        }
+    }
+
+    pub fn audio(&self) -> Option<&AudioSpec> {
+        match self {
+            Server::Janus(janus) => janus.audio.as_ref(),
+            Server::LiveKit(_) => None,
         }
     }
 }

@@ -125,6 +125,32 @@ counts! {
     } { rtt, }
 }
 
+counts! {
+    /// Of the audio that participants hear, and say; of the window, but for `first_packet`, which is of the time since the
+    /// report before.
+    Heard / HeardTold {
+        /// There at the window's end.
+        listeners: u64,
+        /// Those to whom nothing had come within the patience, by the window's end.
+        unheard: u64,
+        /// All their time since they came in, and the part of it without a first packet yet.
+        there_ns: i64,
+        waiting_ns: i64,
+        packets: u64,
+        /// Of Opus.
+        bytes: u64,
+        expected: u64,
+        lost: u64,
+        /// Twice, too late, or not to be decrypted.
+        useless: u64,
+        gaps: u64,
+        silent_ns: i64,
+        /// Frames of Opus that were due.
+        said: u64,
+        said_late: u64,
+    } { jitter, first_packet, }
+}
+
 /// How many failed of what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures(BTreeMap<String, u64>);
@@ -168,6 +194,7 @@ pub struct Tally {
     pub sent: Vec<Sent>,
     /// By role; the last: of nobody of ours.
     pub received: Vec<Counts>,
+    pub heard: Heard,
     pub ice_rtt: Histogram,
 }
 
@@ -192,6 +219,7 @@ impl Tally {
             lost: Failures::default(),
             sent: vec![Sent::default(); roles],
             received: vec![Counts::default(); roles + 1],
+            heard: Heard::default(),
             ice_rtt: Histogram::default(),
         }
     }
@@ -234,6 +262,7 @@ impl Tally {
         sent.for_each(|(mine, theirs)| mine.add(theirs));
         let received = self.received.iter_mut().zip(&other.received);
         received.for_each(|(mine, theirs)| mine.add(theirs));
+        self.heard.add(&other.heard);
         self.ice_rtt.merge(&other.ice_rtt);
     }
 }
@@ -246,6 +275,7 @@ pub struct Report {
     leaves: LeavesTold,
     sent: BTreeMap<String, SentTold>,
     received: BTreeMap<String, ReceivedTold>,
+    audio: HeardTold,
     ice_rtt: Buckets,
 }
 
@@ -335,6 +365,7 @@ impl Report {
                     (name.to_owned(), told)
                 })
                 .collect(),
+            audio: tally.heard.told(),
             ice_rtt: buckets(&tally.ice_rtt),
         }
     }

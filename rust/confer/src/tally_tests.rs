@@ -18,6 +18,8 @@ fn what_threads_count_is_added_up_and_told_by_role() {
         tally.received[0].lost = 3;
         tally.received[0].repaired = 4;
         tally.received[2].streams = 1;
+        tally.heard.gaps = 5;
+        tally.heard.jitter.record(9);
         tally.sent[0].rtt.record(7);
         tally.not_joined.count(&Failure::RoomFull);
         tally
@@ -44,6 +46,8 @@ fn what_threads_count_is_added_up_and_told_by_role() {
     );
     assert_eq!(told["leaves"]["failures"].as_object().unwrap().len(), 2);
     assert_eq!(told["window"]["start_ns"], 5);
+    assert_eq!(told["audio"]["gaps"], 10);
+    assert_eq!(told["audio"]["jitter"], serde_json::json!([[9, 10, 2]]));
 }
 
 #[test]

@@ -15,7 +15,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Client
-from virtoll.offers import Content, Footage, Offer
+from virtoll.offers import Content, Footage, Offer, Voice
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
 from virtoll.registry import Part, implementations
 from virtoll.units import plural
@@ -171,6 +171,11 @@ class Load(Part):
     def footage(self) -> tuple[Footage, ...]:
         """What it sends by itself, which is made before: `virtoll.footage` says where it lies then."""
         return ()
+
+    @property
+    def voice(self) -> Voice | None:
+        """What is said by itself, which is made before: `virtoll.voice` says where it lies then."""
+        return None
 
     @property
     def quantities(self) -> dict[str, Quantity]:

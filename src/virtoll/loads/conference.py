@@ -33,6 +33,15 @@ QUANTITIES = {
     "webcam_mbit_per_s": Quantity("Bit rate of a webcam that is watched", "Mbit/s", None),
     "desktop_mbit_per_s": Quantity("Bit rate of a desktop that is watched", "Mbit/s", None),
 }
+# Where somebody speaks.
+AUDIO = {
+    "audio_silent_percent": Quantity("Participants who hear nothing, of the time since they came in", "%", "less"),
+    "audio_waiting_percent": Quantity("Of that: before the first packet of audio", "%", None),
+    "audio_loss_percent": Quantity("Packets of audio lost", "%", "less"),
+    "audio_jitter_ms": Quantity("Interarrival jitter of audio, mean of participants", "ms", "less"),
+    "audio_first_packet_ms": Quantity("Time from coming in to the first packet of audio, median", "ms", "less"),
+    "audio_kbit_per_s": Quantity("Bit rate of the mix that a participant hears", "kbit/s", None),
+}
 _RECEIVED = (
     "streams",
     "packets",
@@ -56,6 +65,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
     seen_ns = sum(each["watched_ns"] - each["frozen_ns"] for each in received.values())
     frames, late_frames = (sum(each[name] for each in sent) for name in ("frames", "late_frames"))
     totals = {name: sum(each[name] for each in received.values()) for name in _RECEIVED}
+    audio = report["audio"]
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
@@ -63,6 +73,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
         values=_values(report),
         counts={
             **totals,
+            **_heard(audio),
             "stalls": totals["freezes"],
             "body_bytes": sum(each["media_bytes"] for each in received.values()),
             "joined_at_start": window["joined_at_start"],
@@ -74,14 +85,20 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
             WAKES: window["wakes"],
             WAKES_LATE: window["wakes_late"],
             # Who sends is a part of the generator: frames that left late are of its own doing.
-            SENDS: frames,
-            SENDS_LATE: late_frames,
+            SENDS: frames + audio["said"],
+            SENDS_LATE: late_frames + audio["said_late"],
         },
         events={JOIN: _joins(joins, lateness), STAY: _stays(report["leaves"], before + joins["joined"])},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
         at=at,
     )
     return Measurement(f"virtoll-confer {__version__}", told, Bulk(histogram(joins["time"]), lateness))
+
+
+def _heard(audio: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of audio, where there was any to hear."""
+    names = ("listeners", "unheard", "packets", "expected", "lost", "useless", "gaps", "said")
+    return {f"audio_{name}": audio[name] for name in names} if audio["there_ns"] else {}
 
 
 def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
@@ -140,6 +157,23 @@ def _values(report: Mapping[str, Any]) -> dict[str, float]:
         each = received.get(role, {"watched_ns": 0, "waiting_ns": 0})
         if there_ns := each["watched_ns"] + each["waiting_ns"]:  # of a stream that came or went, its part of the window
             told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / there_ns
+    return told | _audio_values(report["audio"])
+
+
+def _audio_values(audio: Mapping[str, Any]) -> dict[str, float]:
+    """Those of audio; nothing where there was none to hear."""
+    told: dict[str, float] = {}
+    if there_ns := audio["there_ns"]:
+        told["audio_silent_percent"] = 100 * (audio["silent_ns"] + audio["waiting_ns"]) / there_ns
+        told["audio_waiting_percent"] = 100 * audio["waiting_ns"] / there_ns
+    if heard_ns := audio["there_ns"] - audio["waiting_ns"]:
+        told["audio_kbit_per_s"] = audio["bytes"] * 8e6 / heard_ns
+    if audio["expected"]:
+        told["audio_loss_percent"] = 100 * audio["lost"] / audio["expected"]
+    if audio["jitter"]:
+        told["audio_jitter_ms"] = _mean_ns(audio["jitter"]) / 1e6
+    if audio["first_packet"]:
+        told["audio_first_packet_ms"] = _median_ns(sorted(audio["first_packet"])) / 1e6
     return told
 
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from virtoll import binaries, footage
+from virtoll import binaries, footage, voice
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
 from virtoll.loads import browser, sights
 from virtoll.loads.base import Intensity, Load, Measurement, Session, where_untold
-from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
+from virtoll.loads.conference import AUDIO, DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
-from virtoll.offers import Codec, Footage, JanusRoom, LiveKitRoom, Offer, Room
+from virtoll.offers import Codec, Footage, JanusRoom, LiveKitRoom, Offer, Room, Voice
 from virtoll.record.model import Measured, Quantity
 from virtoll.units import within
 
@@ -44,7 +44,9 @@ class ParticipantsSettings:
     """Settings of participants. They come in one after another, ``join`` apart: first the desktops, then the webcams,
     then those who only watch. After the last of them and ``settle`` the window begins, of ``time_limit``.
 
-    ``codec``: of all that is sent.
+    ``codec``: of all video that is sent.
+    ``speakers``: so many of those who come first speak, in Opus of ``audio_bitrate``, and all hear the mix of them at
+    that rate; 0: there is no audio.
     ``browsers``: so many headless Chromiums' pages are in the room besides, which watch all that is sent.
     ``levels``: a ramp. At each of these numbers of participants there is a window, and nobody leaves between them.
     ``objective``: what each level of a ramp is held against, as a [knee] has it.
@@ -71,6 +73,8 @@ class ParticipantsSettings:
     settle_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=10**9)
     seed: int = 1  # where in its footage each begins
+    speakers: int = within(0, most=1000)
+    audio_bitrate_bit_per_s: float = within(32_000.0, least=6_000, most=256_000)  # what libopus takes for one channel
     browsers: int = within(0, most=16)
 
     @property
@@ -134,6 +138,11 @@ class ParticipantsLoad(Load):
         return tuple(each for each in sent if each is not None)
 
     @property
+    def voice(self) -> Voice | None:
+        """What speakers say, where there are any."""
+        return Voice(round(self.settings.audio_bitrate_bit_per_s)) if self.settings.speakers else None
+
+    @property
     def _desktop(self) -> Footage:
         told = self.settings
         return _sent(DESKTOP, told.desktop_size, told.desktop_frames_per_s, told.desktop_bitrate_bit_per_s, told.codec)
@@ -150,8 +159,9 @@ class ParticipantsLoad(Load):
 
     @property
     def quantities(self) -> dict[str, Quantity]:
-        """What participants feel, and what browsers see."""
-        return QUANTITIES | (sights.QUANTITIES if self.settings.browsers else {})
+        """What participants feel and hear, and what browsers see."""
+        audio = AUDIO if self.settings.speakers else {}
+        return QUANTITIES | audio | (sights.QUANTITIES if self.settings.browsers else {})
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator, that the footage can be made, and that a ramp goes up."""
@@ -220,7 +230,7 @@ def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[s
         {"name": name, "count": number, "film": films[name], "watches": True} for name, number in senders if number
     ]
     return {
-        "server": _server(offer),
+        "server": _server(load, offer),
         "roles": [*roles, {"name": _WATCHER, "count": None, "film": None, "watches": True}],
         "codec": settings.codec,
         "threads": max(1, client.cpus),
@@ -231,14 +241,26 @@ def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[s
     }
 
 
-def _server(offer: Room) -> dict[str, Any]:
+def _server(load: ParticipantsLoad, offer: Room) -> dict[str, Any]:
     """Whose room it is, and what opens it."""
     address = f"{offer.address}:{offer.port}"
     if isinstance(offer, LiveKitRoom):
         return {"livekit": {"address": address, "room": offer.room, "key": offer.key, "secret": offer.secret}}
     assert isinstance(offer, JanusRoom)
     told = {"address": address, "path": "/", "room": offer.room, "pin": None, "token": None, "api_secret": None}
-    return {"janus": told}
+    return {"janus": told | {"audio": _audio(load, offer)}}
+
+
+def _audio(load: ParticipantsLoad, offer: JanusRoom) -> dict[str, Any] | None:
+    """The room in which audio is mixed, and what is said there; None where nobody speaks."""
+    if load.voice is None:
+        return None
+    return {
+        "room": offer.audio_room,  # there is one: see virtoll.run.refusals
+        "speakers": load.settings.speakers,
+        "sound": str(voice.file(load.voice)),
+        "bitrate_bit_per_s": load.voice.bit_rate,
+    }
 
 
 def order(settings: ParticipantsSettings, participants: int, start_ns: int | None) -> dict[str, Any]:

@@ -111,6 +111,12 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
     if load.browsers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
         what = f"browsers watch a room of Janus's, and {work.service.name} is none"
         problems.append(Problem(what, f"{file}: [load] browsers", "leave it out, or write 0"))
+    if load.speakers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
+        what = f"what is said is mixed by Janus's AudioBridge, and {work.service.name} has none"
+        problems.append(Problem(what, f"{file}: [load] speakers", "leave it out, or write 0"))
+    elif load.speakers and not getattr(service, "audio", False):
+        what = f"{load.speakers} of the participants are to speak, and {work.service.name} has no room for audio"
+        problems.append(Problem(what, f"{file}: [service] audio", "write audio = true, or no speakers in [load]"))
     most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
     beside = f" and {load.browsers} browser{'s' if load.browsers > 1 else ''}" if load.browsers else ""
     senders = min(most, load.desktops + load.webcams)

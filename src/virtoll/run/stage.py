@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from virtoll import films, footage
+from virtoll import films, footage, voice
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import go, jars, oci, rootfs
@@ -165,6 +165,9 @@ class Stage:
         of_load = _image(work.load.programs for work in driven)
         for shot in dict.fromkeys(shot for work in driven for shot in work.load.footage):
             footage.made(self.host, shot, say)
+        for said in dict.fromkeys(work.load.voice for work in driven):
+            if said is not None:
+                voice.made(self.host, said, say)
         laid = self._films(say)
         of_instances = {
             configuration: _built(self.host, name, wanted, say, laid) for configuration, wanted in self.wanted.items()

@@ -289,6 +289,8 @@ _HOLD_LATENESS = (
     "jitter_ms",
     "first_packet_ms",
     "first_key_frame_ms",
+    "audio_first_packet_ms",
+    "audio_jitter_ms",
     "browser_jitter_ms",
 )
 _BEST = {
@@ -296,6 +298,7 @@ _BEST = {
     "frozen_percent": 0,
     "waiting_percent": 0,
     "watching_percent": 100,
+    "audio_silent_percent": 0,
     "browser_frozen_percent": 0,
 }
 

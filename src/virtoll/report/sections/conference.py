@@ -69,6 +69,24 @@ _ASKED = (
         remark="Its first packet, and its first key frame, of those streams that had one.",
     ),
     Asked(
+        "audio-silent",
+        "How much of the time do participants hear nothing?",
+        ("participants.audio_silent_percent", "participants.audio_waiting_percent"),
+        remark="150 ms and more without audio, or before its first packet; below the latter alone.",
+    ),
+    Asked(
+        "audio-loss",
+        "How many packets of audio are lost?",
+        ("participants.audio_loss_percent",),
+        remark="Nobody asks for them again.",
+    ),
+    Asked(
+        "audio-delay",
+        "How unsteadily does audio come, and how long until one who comes in hears it?",
+        ("participants.audio_jitter_ms", "participants.audio_first_packet_ms"),
+        remark="Jitter as RFC 3550 has it; the first packet counts from when one comes in.",
+    ),
+    Asked(
         "browser-frozen",
         "How much of the time do streams stand still in a browser?",
         ("participants.browser_frozen_percent",),
