@@ -11,7 +11,7 @@ from virtoll.images.base import GoProgram
 
 _HERE = Path(__file__).parent / "pion"
 _GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
-_SHA256 = "149727eb440e7359f249cff7a9e6db4ad1d044cf2baeed9361f835e641da348d"
+_SHA256 = "ddceeb522373320fa4f69efa715c2f1e456668f6c8c82eb0e53fc4c55b81dab9"
 
 
 def program() -> GoProgram:

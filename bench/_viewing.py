@@ -9,6 +9,7 @@ Counters that are read a moment late are so at both ends: each rate is of the ti
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
@@ -24,6 +25,7 @@ from virtoll.loads.viewing import ViewingSettings, order, specification
 Window = dict[str, Any]  # what the generator reports of one (rust/load/src/view/mod.rs)
 MOST_BYTES = 65_536.0  # of memory, a viewer
 MOST_DIFFER_PERCENT = 0.5
+MOST_STALLED_PERCENT = 1.0  # who stands still is not carried
 FULL = 0.9  # a server that uses so much of its one CPU is the limit
 _AHEAD_NS = 5 * 10**9  # until the first joins: the generator is started, and reads what it is to do
 _PATIENCE_S = 60.0
@@ -72,15 +74,17 @@ class Reading:
     differ_percent: float  # goodput, by the viewers, the server and the network
 
     @property
-    def is_lean(self) -> bool:
-        """Memory is within its target, and the three counts agree."""
-        return self.bytes_per_viewer <= MOST_BYTES and self.differ_percent <= MOST_DIFFER_PERCENT
+    def is_good(self) -> bool:
+        """Memory is within its target, the three counts agree, and the pictures move."""
+        is_lean = self.bytes_per_viewer <= MOST_BYTES
+        return is_lean and self.differ_percent <= MOST_DIFFER_PERCENT and self.stalled_percent <= MOST_STALLED_PERCENT
 
     def __str__(self) -> str:
         limit = ", the limit" if self.server_cpus >= FULL else ""
         return (
             f"{self.bytes_per_viewer:.0f} bytes a viewer of {self.mbit_per_s:.2f} Mbit/s (target <= {MOST_BYTES:.0f}), "
-            f"{self.stalled_percent:.2f} % stalled, the server used {self.server_cpus:.2f} CPU{limit}; viewers, server "
+            f"{self.stalled_percent:.2f} % stalled (target <= {MOST_STALLED_PERCENT:g}), "
+            f"the server used {self.server_cpus:.2f} CPU{limit}; viewers, server "
             f"and network count alike within {self.differ_percent:.2f} % (target {MOST_DIFFER_PERCENT:g})"
         )
 
@@ -129,6 +133,12 @@ def median(readings: Sequence[Reading]) -> Reading:
     """Of each figure by itself."""
     names = [field.name for field in fields(Reading)]
     return Reading(**{name: statistics.median(getattr(reading, name) for reading in readings) for name in names})
+
+
+def expect_several(parser: argparse.ArgumentParser, viewers: int) -> None:
+    """SystemExit where there is one viewer, or none: memory is told of those that are more than one."""
+    if viewers < 2:
+        parser.error("--viewers: two at the least, for memory is told of those that are more than one")
 
 
 def refuse_failures(bench: str, what: str, crowd: Crowd) -> None:

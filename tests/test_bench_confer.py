@@ -29,7 +29,7 @@ PION = replace(MANY, cpu_s=1.25)
 
 
 def of_role(**more: int) -> dict[str, int]:
-    return {"streams": 0, "packets": 0, "bytes": 0, "lost": 0, "nacks": 7} | more
+    return {"streams": 0, "packets": 0, "bytes": 0, "lost": 0, "waiting_ns": 0, "nacks": 7} | more
 
 
 def test_what_ours_reports_is_read() -> None:
@@ -42,14 +42,17 @@ def test_what_ours_reports_is_read() -> None:
             "cpu_user_ns": SECOND,
             "cpu_system_ns": SECOND // 2,
         },
-        "joins": {"time": [[10**6, 2 * 10**6, 40], [10**8, 2 * 10**8, 9]]},
+        "joins": {"time": [[10**6, 2 * 10**6, 40], [10**8, 2 * 10**8, 9]], "failures": {"ice failed": 2}},
         "received": {"watcher": of_role(), "other": of_role(streams=98, packets=1000, bytes=9000, lost=3)},
     }
     run = confer.of_ours(report, 20 * 10**6, memory_bytes=5, server_cpus=0.25)
     assert (run.streams, run.packets, run.bytes, run.lost, run.joined) == (98, 1000, 9000, 3, 49)
     assert (run.cpu_s, run.seconds, run.memory_bytes, run.server_cpus) == (1.5, 10, 5, 0.25)
     assert run.joined_s == pytest.approx(49 * 0.02 + 0.2), "the last may have been the slowest"
+    assert (run.failures, run.waited) == (2, False)
     assert not run.is_whole(CELL)
+    report["received"]["other"]["waiting_ns"] = 1
+    assert confer.of_ours(report, 20 * 10**6).waited
 
 
 def test_what_pions_client_reports_is_read() -> None:
@@ -83,9 +86,18 @@ def test_a_cell_comes_to_what_its_rounds_say() -> None:
 def test_who_was_not_all_there_tells_nothing() -> None:
     lacking = [Round(replace(MANY, joined=49), ONE, PION), Round(MANY, ONE, replace(PION, streams=99))]
     lacking.append(Round(MANY, replace(ONE, streams=1), PION))
+    lacking += [Round(replace(MANY, packets=0), ONE, PION), Round(replace(MANY, waited=True), ONE, PION)]
+    lacking += [Round(replace(MANY, lost=30_000), ONE, PION), Round(MANY, ONE, replace(PION, lost=30_000))]
     row = confer.row(CELL, lacking)
     assert not row["reached"]
-    assert row["told"].endswith("0 of 3 rounds whole, Janus used 0.95 CPU, the limit: nothing to tell")
+    assert row["told"].endswith("0 of 7 rounds whole, Janus used 0.95 CPU, the limit: nothing to tell")
+
+
+def test_most_rounds_are_to_be_whole() -> None:
+    whole, lacking = Round(MANY, ONE, PION), Round(replace(MANY, joined=49), ONE, PION)
+    assert confer.row(CELL, [whole] * 3 + [lacking] * 2)["reached"]
+    assert not confer.row(CELL, [whole] * 2 + [lacking] * 3)["reached"]
+    assert not confer.row(CELL, [whole])["reached"]
 
 
 def test_without_pions_client_its_target_is_not_reached_and_the_others_are_told() -> None:
@@ -111,7 +123,7 @@ def test_each_target_can_be_missed(cell: Cell, key: str, value: float) -> None:
 
 
 def test_a_rate_is_to_be_reached_where_it_is_meant() -> None:
-    alone, together = (confer.row(cell, [Round(MANY, ONE, PION)]) for cell in (Cell(1, 50), CELL))
+    alone, together = (confer.row(cell, [Round(MANY, ONE, PION)] * 2) for cell in (Cell(1, 50), CELL))
     assert not alone["reached"], "of one stream each there are fifty"
     assert "120000 packets/s a core (target >= 80000), 2000 streams of 0.5 Mbit/s a core, " in together["told"]
 
@@ -127,6 +139,8 @@ def test_a_hundred_are_to_be_in_within_ten_seconds() -> None:
     assert not confer.joining([replace(runs[0], joined=99)], 100)["reached"]
     assert not confer.joining([replace(runs[0], joined_s=10.0)], 100)["reached"]
     assert not confer.joining([replace(runs[0], joined=10)], 10)["reached"], "ten are no hundred"
+    again = confer.joining([replace(runs[0], failures=3)], 100)
+    assert (again["reached"], "; 3 joins failed)" in again["told"]) == (False, True)
 
 
 def test_pions_client_is_built_by_its_lock_from_a_source_of_ours() -> None:
@@ -140,8 +154,8 @@ def test_pions_client_is_built_by_its_lock_from_a_source_of_ours() -> None:
 
 def test_what_is_printed_is_what_rows_say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     hundred = replace(MANY, joined=100)
-    monkeypatch.setattr(confer, "measure", lambda *_: ({CELL: [Round(MANY, ONE, PION)]}, [hundred]))
+    monkeypatch.setattr(confer, "measure", lambda *_: ({CELL: [Round(MANY, ONE, PION)] * 2}, [hundred]))
     monkeypatch.setattr("sys.argv", ["bench"])
     assert confer.main() == 0
-    told = [confer.row(CELL, [Round(MANY, ONE, PION)]), confer.joining([hundred], 100)]
+    told = [confer.row(CELL, [Round(MANY, ONE, PION)] * 2), confer.joining([hundred], 100)]
     assert capsys.readouterr().out == "".join(f"{each['told']}  reached\n" for each in told)

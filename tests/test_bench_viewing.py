@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_crowd_comes_to_what_its_counters_say() -> None:
     assert found.server_cpus == pytest.approx(0.25)
     assert found.mbit_per_s == pytest.approx(0.8)
     assert found.differ_percent == pytest.approx(0.2), "viewers and server agree; the network counts 20,000 bytes more"
-    assert not found.is_lean, "of memory a viewer takes more than it may"
+    assert not found.is_good, "of memory a viewer takes more than it may"
 
 
 def test_counters_that_were_read_late_are_of_their_own_time() -> None:
@@ -79,8 +80,9 @@ def test_counters_that_were_read_late_are_of_their_own_time() -> None:
 def test_the_middle_is_of_each_figure_by_itself() -> None:
     others = [Reading(5000.0, 30_000.0, 1.0, 0.4, 0.8, 0.02), Reading(7000.0, 10_000.0, 2.0, 0.6, 0.7, 0.6)]
     assert median([GOOD, *others]) == Reading(6000.0, 20_000.0, 1.0, 0.5, 0.8, 0.02)
-    assert GOOD.is_lean
-    assert not others[1].is_lean, "the counts differ"
+    assert GOOD.is_good
+    assert not replace(GOOD, stalled_percent=1.5).is_good, "pictures stand still"
+    assert not others[1].is_good, "the counts differ"
 
 
 def test_the_servers_limit_is_told() -> None:

@@ -315,6 +315,9 @@ def test_what_cannot_be_on_a_ramp_is_said_beforehand(
 @pytest.mark.usefixtures("built")
 def test_what_is_sent_can_be_of_either_codec_in_one_study(monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXT.replace("[limits]", '[factors]\n"load.codec" = ["vp8", "h264"]\n[limits]')
+    (problem,) = refused(text, monkeypatch)
+    assert problem.what == "whether these browsers show H.264 has not been tried"
+    text = text.replace("browsers = 1", "browsers = 0")
     assert refused(text, monkeypatch) == []
     loads = [cast(Driven, each.work).load for each in treatments(study(text))]
     assert [{each.codec for each in load.footage} for load in loads] == [{"vp8"}, {"h264"}]

@@ -36,6 +36,7 @@ from virtoll.images.cached import cached
 from virtoll.offers import Codec, Footage
 
 _FILE, _STREAM = "footage.ivf", "footage.h264"
+_WRAPPED = 1  # how a stream of H.264 is put into IVF: another number where that changes
 _NOISE = {"webcam": 8, "desktop": 2}
 _LEAST_BIT_PER_S, _MOST_BIT_PER_S = 30_000, 20_000_000
 _MOST_SIDE, _MOST_FRAMES_PER_S, _MOST_S = 1920, 60, 120
@@ -87,7 +88,9 @@ def made(host: Host, footage: Footage, progress: Callable[[str], None]) -> Path:
 
 
 def _entry(footage: Footage) -> Path:
-    inputs = {"packages": PACKAGES, "suite": rootfs.SUITE, "command": _command(footage)}
+    inputs: dict[str, object] = {"packages": PACKAGES, "suite": rootfs.SUITE, "command": _command(footage)}
+    if footage.codec == "h264":
+        inputs["wrapped"] = _WRAPPED
     name = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     return cache_directory() / "footage" / f"{footage.name}-{name[:12]}"
 

@@ -41,13 +41,13 @@ pub struct Audio<'a> {
 }
 
 impl<'a> Audio<'a> {
-    /// And what it offers. `sound`: what it says; `place`: where in that it begins, in millionths; `since_ns`: when its
-    /// participant came in.
+    /// And what it offers. `sound`: what it says; `place`: where in that it begins, in millionths; `mix`: what it hears,
+    /// since its participant came in.
     pub fn new(
         mut peer: Peer,
         sound: Option<&'a Sound>,
         place: u64,
-        since_ns: i64,
+        mix: Mix,
     ) -> Result<(Self, String), Failure> {
         let (mid, offer) = peer.offer_audio(sound.is_some())?;
         let voice = |sound: &'a Sound| Voice {
@@ -60,7 +60,7 @@ impl<'a> Audio<'a> {
             peer,
             mid,
             voice: sound.map(voice),
-            mix: Mix::new(since_ns),
+            mix,
         };
         Ok((audio, offer))
     }
@@ -203,22 +203,7 @@ impl<'a> Audio<'a> {
         Ok(has_heard)
     }
 
-    /// It is over.
-    pub fn leave(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) {
-        let span = tally.span;
-        if now_ns >= span.from_ns {
-            let at_ns = now_ns.min(span.until_ns - 1);
-            self.end(at_ns, shared, tally);
-        }
-    }
-
-    pub fn end_window(&mut self, shared: &Shared, tally: &mut Tally) {
-        self.end(tally.span.until_ns, shared, tally);
-    }
-
-    fn end(&mut self, at_ns: i64, shared: &Shared, tally: &mut Tally) {
-        let patience_ns = shared.spec.patience_ns;
-        self.mix
-            .end(tally.span, at_ns, patience_ns, &mut tally.heard);
+    pub fn mix(&mut self) -> &mut Mix {
+        &mut self.mix
     }
 }

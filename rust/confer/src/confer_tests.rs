@@ -245,6 +245,18 @@ fn who_finds_no_room_for_audio_has_not_joined() {
     assert_eq!(sum(&reports, |report| &report["joins"]["joined"]), 0);
 }
 
+/// Nothing of it would be told, were it only of those who are in.
+#[test]
+fn who_is_not_let_into_the_audio_waits_to_hear() {
+    let roles = [role("watcher", false, false)];
+    let of = |reports: &[Value], name: &str| sum(reports, |report| &report["audio"][name]);
+    let reports = told_with(&roles, Some(0), 1, Whim::Aloof, 500, |reports| {
+        of(reports, "there_ns") > 0
+    });
+    assert_eq!(of(&reports, "waiting_ns"), of(&reports, "there_ns"));
+    assert_eq!(of(&reports, "packets"), 0);
+}
+
 #[test]
 fn who_waits_for_audio_in_vain_gives_up_and_says_for_what() {
     for (whim, kind) in [(Whim::Mute, "timeout"), (Whim::Away, "ice failed")] {

@@ -27,6 +27,8 @@ pub enum Whim {
     HangsUp,
     /// There is no room for audio.
     Deaf,
+    /// It never answers who would come into its audio.
+    Aloof,
     /// It never answers an offer of audio.
     Mute,
     /// It answers that, and is not where it says.
@@ -81,6 +83,7 @@ impl Session<'_> {
             ("create" | "attach", _) => {
                 self.say(json!({"janus": "success", "data": {"id": id}}), request)
             }
+            (_, "join") if request["handle_id"] == AUDIO && self.whim == Whim::Aloof => {}
             (_, "join") if request["handle_id"] == AUDIO && self.whim == Whim::Deaf => {
                 self.event(
                     request,

@@ -87,6 +87,13 @@ impl Mix {
         heard.silent_ns += part_ns;
     }
 
+    /// The participant leaves, maybe within the window.
+    pub fn leave(&mut self, span: Span, now_ns: i64, patience_ns: i64, heard: &mut Heard) {
+        if now_ns >= span.from_ns {
+            self.end(span, now_ns.min(span.until_ns - 1), patience_ns, heard);
+        }
+    }
+
     /// The window is over, or the participant leaves within it: tell what is counted only then, and count anew. `at_ns`:
     /// when.
     pub fn end(&mut self, span: Span, at_ns: i64, patience_ns: i64, heard: &mut Heard) {

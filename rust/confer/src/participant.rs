@@ -8,6 +8,7 @@ use virtoll_generator::Failed;
 
 use super::audio::Audio;
 use super::line::Line;
+use super::mix::Mix;
 use super::peer::Peer;
 use super::receiving::Receiving;
 use super::room::{Failure, Room, Told, Way};
@@ -39,13 +40,14 @@ pub struct Participant<'a> {
     sending: Option<Sending<'a>>,
     receiving: Option<Receiving>,
     audio: Option<Audio<'a>>,
+    /// What it is to hear, as long as the server has not let it into the audio.
+    unheard: Option<Mix>,
     /// Sockets that are to be waited for.
     new_sockets: Vec<Way>,
     /// It is in the room; `others`: and waits for streams of theirs.
     is_in: bool,
     others: bool,
     joined_ns: Option<i64>,
-    came_ns: i64,
     deadline_ns: i64,
     keep_ns: i64,
     /// When the last streams were asked for.
@@ -76,11 +78,11 @@ impl<'a> Participant<'a> {
             sending: None,
             receiving: None,
             audio: None,
+            unheard: shared.spec.server.audio().map(|_| Mix::new(now_ns)),
             new_sockets: Vec::new(),
             is_in: false,
             others: false,
             joined_ns: None,
-            came_ns: now_ns,
             deadline_ns: now_ns.saturating_add(shared.spec.patience_ns),
             keep_ns: now_ns + alive_every_ns,
             asked_ns: now_ns,
@@ -328,7 +330,8 @@ impl<'a> Participant<'a> {
                     let peer =
                         Peer::of_audio(&shared.common, now_ns).map_err(Trouble::Generator)?;
                     let (says, place) = (shared.says(self.number), self.place(shared));
-                    let (audio, offer) = Audio::new(peer, says, place, self.came_ns)?;
+                    let mix = self.unheard.take().ok_or(Failure::Signalling)?;
+                    let (audio, offer) = Audio::new(peer, says, place, mix)?;
                     self.audio = Some(audio);
                     self.new_sockets.push(Way::Audio);
                     self.room.offer_audio(offer);
@@ -401,8 +404,13 @@ impl<'a> Participant<'a> {
         if let Some(receiving) = &mut self.receiving {
             receiving.leave(now_ns, shared, tally);
         }
-        if let Some(audio) = &mut self.audio {
-            audio.leave(now_ns, shared, tally);
+        if let Some(mix) = self.mix() {
+            mix.leave(
+                tally.span,
+                now_ns,
+                shared.spec.patience_ns,
+                &mut tally.heard,
+            );
         }
         if let Some(joined_ns) = self.joined_ns {
             tally.present_ns += tally.span.part_ns(joined_ns, now_ns);
@@ -422,13 +430,22 @@ impl<'a> Participant<'a> {
         if let Some(receiving) = &mut self.receiving {
             receiving.end_window(shared, tally);
         }
-        if let Some(audio) = &mut self.audio {
-            audio.end_window(shared, tally);
+        if let Some(mix) = self.mix() {
+            let (span, patience_ns) = (tally.span, shared.spec.patience_ns);
+            mix.end(span, span.until_ns, patience_ns, &mut tally.heard);
         }
         if let Some(joined_ns) = self.joined_ns {
             tally.joined_at_end += 1;
             tally.present_ns += tally.span.part_ns(joined_ns, tally.span.until_ns);
         }
+    }
+
+    /// What it hears, or is to hear, where there is audio.
+    fn mix(&mut self) -> Option<&mut Mix> {
+        self.audio
+            .as_mut()
+            .map(Audio::mix)
+            .or(self.unheard.as_mut())
     }
 
     pub fn fd_number(&self) -> RawFd {

@@ -37,11 +37,15 @@ QUANTITIES = {
 AUDIO = {
     "audio_silent_percent": Quantity("Participants who hear nothing, of the time since they came in", "%", "less"),
     "audio_waiting_percent": Quantity("Of that: before the first packet of audio", "%", None),
+    "audio_missing_percent": Quantity(
+        "Audio that did not come, of what the time since its first packet holds", "%", "less"
+    ),
     "audio_loss_percent": Quantity("Packets of audio lost", "%", "less"),
     "audio_jitter_ms": Quantity("Interarrival jitter of audio, mean of participants", "ms", "less"),
     "audio_first_packet_ms": Quantity("Time from coming in to the first packet of audio, median", "ms", "less"),
     "audio_kbit_per_s": Quantity("Bit rate of the mix that a participant hears", "kbit/s", None),
 }
+_AUDIO_FRAME_NS = 20 * 10**6  # what a packet of the mix holds (AudioBridge's own, and RFC 7587's usual)
 _RECEIVED = (
     "streams",
     "packets",
@@ -168,6 +172,8 @@ def _audio_values(audio: Mapping[str, Any]) -> dict[str, float]:
         told["audio_waiting_percent"] = 100 * audio["waiting_ns"] / there_ns
     if heard_ns := audio["there_ns"] - audio["waiting_ns"]:
         told["audio_kbit_per_s"] = audio["bytes"] * 8e6 / heard_ns
+        came_ns = _AUDIO_FRAME_NS * (audio["expected"] - audio["lost"])
+        told["audio_missing_percent"] = 100 * max(0.0, 1 - came_ns / heard_ns)
     if audio["expected"]:
         told["audio_loss_percent"] = 100 * audio["lost"] / audio["expected"]
     if audio["jitter"]:

@@ -107,16 +107,8 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
     work, knee = treatment.work, treatment.knee
     if not isinstance(work, Driven) or Room not in work.load.takes:
         return []
-    load, service, problems = work.load.settings, work.service.settings, []
-    if load.browsers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
-        what = f"browsers watch a room of Janus's, and {work.service.name} is none"
-        problems.append(Problem(what, f"{file}: [load] browsers", "leave it out, or write 0"))
-    if load.speakers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
-        what = f"what is said is mixed by Janus's AudioBridge, and {work.service.name} has none"
-        problems.append(Problem(what, f"{file}: [load] speakers", "leave it out, or write 0"))
-    elif load.speakers and not getattr(service, "audio", False):
-        what = f"{load.speakers} of the participants are to speak, and {work.service.name} has no room for audio"
-        problems.append(Problem(what, f"{file}: [service] audio", "write audio = true, or no speakers in [load]"))
+    load, service = work.load.settings, work.service.settings
+    problems = [*_of_browsers(work, file), *_of_speakers(work, file)]
     most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
     beside = f" and {load.browsers} browser{'s' if load.browsers > 1 else ''}" if load.browsers else ""
     senders = min(most, load.desktops + load.webcams)
@@ -128,6 +120,30 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
             what = f"{who} are to come, and {work.service.name} lets {let_in:,} in"
             remedy = f"write {key} = {come} or more, or let fewer come"
             problems.append(Problem(what, f"{file}: [service] {key}", remedy))
+    return problems
+
+
+def _of_browsers(work: Driven, file: str) -> list[Problem]:
+    """Rooms in which browsers see nothing, and what may be so."""
+    load, problems = work.load.settings, []
+    if load.browsers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
+        what = f"browsers watch a room of Janus's, and {work.service.name} is none"
+        problems.append(Problem(what, f"{file}: [load] browsers", "leave it out, or write 0"))
+    if load.browsers and load.codec == "h264":
+        what = "whether these browsers show H.264 has not been tried"
+        problems.append(Problem(what, f"{file}: [load] codec", 'write codec = "vp8", or browsers = 0'))
+    return problems
+
+
+def _of_speakers(work: Driven, file: str) -> list[Problem]:
+    """Rooms in which nobody is heard."""
+    load, service, problems = work.load.settings, work.service.settings, []
+    if load.speakers and not any(issubclass(offer, JanusRoom) for offer in work.service.offers):
+        what = f"what is said is mixed by Janus's AudioBridge, and {work.service.name} has none"
+        problems.append(Problem(what, f"{file}: [load] speakers", "leave it out, or write 0"))
+    elif load.speakers and not getattr(service, "audio", False):
+        what = f"{load.speakers} of the participants are to speak, and {work.service.name} has no room for audio"
+        problems.append(Problem(what, f"{file}: [service] audio", "write audio = true, or no speakers in [load]"))
     return problems
 
 

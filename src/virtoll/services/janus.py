@@ -43,7 +43,8 @@ _OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
 class JanusSettings:
     """Settings of Janus. ``publishers``: how many may send at once. ``participants``: how many can be there at once,
     each of whom takes two UDP ports (for what it sends and what it receives); in network modes that publish ports one
-    by one, no more than about 120 can. ``bitrate``: what a publisher is told to send at most (by REMB, as it joins).
+    by one, no more than 126 can (with audio 84). ``bitrate``: what a publisher is told to send at most (by REMB, as it
+    joins).
     ``event_loops``: threads that all connections share; 0: each has a thread of its own, as is Janus's default.
     ``audio``: there is a room in which what is said is mixed; a participant takes three ports then, and its mixer wakes
     200 times a second whoever is there, so there is none unless it is asked for.

@@ -299,6 +299,8 @@ _BEST = {
     "waiting_percent": 0,
     "watching_percent": 100,
     "audio_silent_percent": 0,
+    "audio_waiting_percent": 0,
+    "audio_missing_percent": 0,
     "browser_frozen_percent": 0,
 }
 
