@@ -111,10 +111,8 @@ impl<'a> Audio<'a> {
         shared: &Shared,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
-        let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
         let clock = &shared.common.clock;
-        self.peer
-            .take(datagram.bytes, from, came_ns, now_ns, clock)?;
+        self.peer.take(datagram, came_ns, now_ns, clock)?;
         let has_heard = self.events(came_ns, shared, tally)?;
         let is_media = payload_type(datagram.bytes).is_some();
         tally.heard.useless += u64::from(is_media && !has_heard && tally.span.holds(came_ns));

@@ -1,7 +1,7 @@
 //! A server that speaks as Janus does, for tests: it takes what is sent, and sends a film of its own to who watches.
 
 use std::io;
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -177,8 +177,7 @@ impl Session<'_> {
             let count = self.batch.receive(&peer.sockets().all()[0]).unwrap_or(0);
             for index in 0..count {
                 let datagram = self.batch.get(index);
-                let from = SocketAddrV4::new(datagram.from, datagram.port);
-                let taken = peer.take(datagram.bytes, from, now_ns, now_ns, &clock);
+                let taken = peer.take(&datagram, now_ns, now_ns, &clock);
                 if taken.is_err() {
                     return false;
                 }

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
 
 use proptest::prelude::*;
 use str0m::Event;
@@ -207,9 +206,7 @@ fn sent(film: Film, frames: usize) -> BTreeMap<u64, (Vec<u8>, bool)> {
         for peer in [&mut sending.peer, &mut taking] {
             for index in 0..batch.receive(&peer.sockets().all()[0]).unwrap_or(0) {
                 let datagram = batch.get(index);
-                let from = SocketAddrV4::new(datagram.from, datagram.port);
-                peer.take(datagram.bytes, from, now_ns, now_ns, &clock)
-                    .unwrap();
+                peer.take(&datagram, now_ns, now_ns, &clock).unwrap();
                 while let Some(event) = peer.next(&clock, now_ns).unwrap() {
                     if let Event::RtpPacket(packet) = event {
                         let payload = (packet.payload.to_vec(), packet.header.marker);

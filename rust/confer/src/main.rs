@@ -14,6 +14,7 @@
 mod audio;
 mod bridge;
 mod codec;
+mod counting;
 mod crypto;
 #[cfg(test)]
 mod fake;

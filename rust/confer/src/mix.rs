@@ -4,8 +4,7 @@
 //! Where nothing comes for 150 ms after what has come was played, that is a gap: of concealed audio libwebrtc's NetEq calls
 //! so much an interruption (`kInterruptionLenMs`). NetEq's buffer, which would bridge some of it, is not imitated.
 
-use virtoll_generator::reception::{Leaped, Received, Reception};
-
+use super::counting::Counting;
 use super::sound::FRAME_NS;
 use super::tally::{Heard, Span};
 
@@ -31,9 +30,7 @@ pub struct Mix {
     first_ns: Option<i64>,
     /// Until when what has come lasts.
     heard_ns: i64,
-    reception: Reception,
-    /// Of the window.
-    received: Received,
+    counting: Counting,
 }
 
 impl Mix {
@@ -42,8 +39,7 @@ impl Mix {
             since_ns,
             first_ns: None,
             heard_ns: i64::MAX,
-            reception: Reception::new(CLOCK_HZ),
-            received: Received::default(),
+            counting: Counting::new(CLOCK_HZ),
         }
     }
 
@@ -59,13 +55,8 @@ impl Mix {
             Some(_) => self.gap(now_ns, span, heard),
         }
         self.heard_ns = now_ns + FRAME_NS;
-        let window = in_window.then_some(&mut self.received);
-        let place = self
-            .reception
-            .packet(packet.number, packet.timestamp, now_ns, window);
-        if let Err(Leaped) = place {
-            self.reception = Reception::new(CLOCK_HZ); // what is counted goes on from there
-        }
+        self.counting
+            .packet(packet.number, packet.timestamp, now_ns, in_window);
         if in_window {
             heard.packets += 1;
             heard.bytes += packet.bytes as u64;
@@ -105,14 +96,13 @@ impl Mix {
         heard.there_ns += span.part_ns(self.since_ns, until_ns);
         heard.waiting_ns += span.part_ns(self.since_ns, first_ns.min(until_ns));
         self.gap(until_ns, span, heard);
-        heard.expected += self.received.expected;
-        heard.lost += self.received.lost;
-        heard.useless += self.received.duplicates + self.received.late + self.received.strays;
-        if let Some(jitter_ns) = self.reception.jitter_ns() {
+        let (received, jitter_ns) = self.counting.end_window();
+        heard.expected += received.expected;
+        heard.lost += received.lost;
+        heard.useless += received.useless();
+        if let Some(jitter_ns) = jitter_ns {
             heard.jitter.record(jitter_ns);
         }
-        self.reception.renew();
-        self.received = Received::default();
     }
 }
 

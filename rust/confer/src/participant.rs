@@ -221,11 +221,8 @@ impl<'a> Participant<'a> {
                     audio.drive(now_ns, shared, tally)?;
                 }
                 (Way::Sending, Some(sending), _, _) => {
-                    let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
                     let clock = &shared.common.clock;
-                    sending
-                        .peer
-                        .take(datagram.bytes, from, came_ns, now_ns, clock)?;
+                    sending.peer.take(&datagram, came_ns, now_ns, clock)?;
                     sending.drive(now_ns, shared, tally)?;
                 }
                 _ => {}

@@ -11,7 +11,7 @@ use str0m::net::{Protocol, Receive};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcConfig, RtcError};
 use str0m_proto::crypto::dtls::DtlsCert;
 use str0m_proto::crypto::CryptoProvider;
-use virtoll_generator::datagrams::Sockets;
+use virtoll_generator::datagrams::{Datagram, Sockets};
 use virtoll_generator::sys;
 
 use super::codec::Codec;
@@ -215,8 +215,7 @@ impl Peer {
     /// what they send now as sent when that came.
     pub fn take(
         &mut self,
-        bytes: &[u8],
-        from: SocketAddrV4,
+        datagram: &Datagram,
         came_ns: i64,
         now_ns: i64,
         clock: &Clock,
@@ -224,7 +223,8 @@ impl Peer {
         if self.wake_ns <= now_ns {
             self.on_timer(clock.at(now_ns))?;
         }
-        let received = Receive::new(Protocol::Udp, SocketAddr::V4(from), self.local, bytes);
+        let from = SocketAddr::V4(SocketAddrV4::new(datagram.from, datagram.port));
+        let received = Receive::new(Protocol::Udp, from, self.local, datagram.bytes);
         let Ok(received) = received else {
             return Ok(());
         };

@@ -157,10 +157,8 @@ impl Receiving {
             bytes: datagram.bytes.len(),
             came_ns,
         };
-        let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
         let clock = &shared.common.clock;
-        self.peer
-            .take(datagram.bytes, from, came_ns, now_ns, clock)?;
+        self.peer.take(datagram, came_ns, now_ns, clock)?;
         let has_told = self.events(Some(came), came_ns, shared, tally)?;
         if came.payload_type.is_some() && !has_told && tally.span.holds(came_ns) {
             tally.received[shared.roles.len()].duplicates += 1;

@@ -101,12 +101,9 @@ fn watched_of(
         };
         for index in 0..count {
             let datagram = batch.get(index);
-            let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
             let clock = &shared.common.clock;
-            sending
-                .peer
-                .take(datagram.bytes, from, now_ns, now_ns, clock)
-                .unwrap();
+            let taken = sending.peer.take(&datagram, now_ns, now_ns, clock);
+            taken.unwrap();
             sending.drive(now_ns, &shared, &mut sent).unwrap();
         }
         if !is_stopped && sending.wake_ns() <= now_ns {

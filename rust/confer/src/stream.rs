@@ -1,9 +1,8 @@
 //! What a participant receives of one stream: numbers that are missing, before and after they were asked for again; how
 //! evenly it comes; which frames can be shown, and where they freeze.
 
-use virtoll_generator::reception::{Leaped, Place, Received, Reception};
-
 use super::codec::Codec;
+use super::counting::Counting;
 use super::frames::{Frames, Showing};
 use super::tally::{Counts, Span};
 
@@ -34,9 +33,7 @@ pub struct Stream {
     /// When it was asked for.
     since_ns: i64,
     has_come: bool,
-    reception: Reception,
-    /// Of the window.
-    received: Received,
+    counting: Counting,
     frames: Frames,
     showing: Showing,
     asked_ns: i64,
@@ -49,8 +46,7 @@ impl Stream {
             codec,
             since_ns,
             has_come: false,
-            reception: Reception::new(CLOCK_HZ),
-            received: Received::default(),
+            counting: Counting::new(CLOCK_HZ),
             frames: Frames::default(),
             showing: Showing::default(),
             asked_ns: i64::MIN,
@@ -66,29 +62,20 @@ impl Stream {
                 .first_packet
                 .record((now_ns - self.since_ns).max(0) as u64);
         }
-        let had = self.received.had();
-        let window = in_window.then_some(&mut self.received);
+        let had = self.counting.had();
         let number = packet.number as u16;
-        let place = match packet.is_repair {
-            true => self.reception.repaired(number, window),
+        let is_of_use = match packet.is_repair {
+            true => self.counting.repaired(number, in_window),
             false => self
-                .reception
-                .packet(number, packet.timestamp, now_ns, window),
+                .counting
+                .packet(number, packet.timestamp, now_ns, in_window),
         };
         if in_window {
             counts.packets += 1;
             counts.bytes += packet.datagram_bytes as u64;
         }
-        let is_of_use = match place {
-            Ok(place) => place != Place::Useless,
-            Err(Leaped) => {
-                // What is counted goes on from there.
-                self.reception = Reception::new(CLOCK_HZ);
-                true
-            }
-        };
         if is_of_use && in_window {
-            let is_expected = self.received.had() > had; // and was not passed before the window
+            let is_expected = self.counting.had() > had; // and was not passed before the window
             counts.repaired += u64::from(packet.is_repair && is_expected);
             counts.media_bytes += packet.payload.len() as u64;
         }
@@ -142,14 +129,13 @@ impl Stream {
             counts.freezes += u64::from(span.part_ns(from_ns, until_ns) > 0);
             counts.frozen_ns += span.part_ns(from_ns, until_ns);
         }
-        counts.expected += self.received.expected;
-        counts.lost += self.received.lost;
-        counts.duplicates += self.received.duplicates + self.received.late + self.received.strays;
-        if let Some(jitter_ns) = self.reception.jitter_ns() {
+        let (received, jitter_ns) = self.counting.end_window();
+        counts.expected += received.expected;
+        counts.lost += received.lost;
+        counts.duplicates += received.useless();
+        if let Some(jitter_ns) = jitter_ns {
             counts.jitter.record(jitter_ns);
         }
-        self.reception.renew();
-        self.received = Received::default();
     }
 }
 

@@ -159,8 +159,7 @@ fn with_film(
             let (peer, clock) = (&mut sending.peer, &sends.common.clock);
             let count = batch.receive(&peer.sockets().all()[0]).unwrap_or(0);
             for datagram in (0..count).map(|index| batch.get(index)) {
-                let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
-                let taken = peer.take(datagram.bytes, from, now_ns, now_ns, clock);
+                let taken = peer.take(&datagram, now_ns, now_ns, clock);
                 taken.unwrap();
                 while peer.next(clock, now_ns).unwrap().is_some() {}
             }

@@ -59,6 +59,11 @@ impl Received {
         self.jitter_worst_ns = self.jitter_worst_ns.max(other.jitter_worst_ns);
     }
 
+    /// What brought nothing: it came before, or too late, or nobody had asked for it.
+    pub fn useless(&self) -> u64 {
+        self.duplicates + self.late + self.strays
+    }
+
     /// Of those that were expected.
     pub fn had(&self) -> u64 {
         self.expected - self.lost
