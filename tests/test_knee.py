@@ -186,6 +186,18 @@ def test_a_factor_that_the_search_sets_itself_is_refused(text: str, factor: str)
     )
 
 
+def test_how_many_users_a_program_has_at_a_rate_is_none_that_the_search_sets() -> None:
+    program = f"""[load]
+name = "command"
+run = ["ask", "{{address}}:{{port}}", "{{rate}}", "{{users}}"]
+work = {{ read = 'did (\\d+)', unit = "visit" }}
+loop = "open"
+[knee]{TEXT.partition("[knee]")[2]}[factors]
+"load.users" = [1, 9]
+"""
+    assert study(TEXT.partition("[load]")[0] + program).factors == {"load.users": (1, 9)}
+
+
 def test_how_many_may_be_open_is_none_that_the_search_sets() -> None:
     assert study(TEXT + '[factors]\n"load.connections" = [100, 500]\n').factors == {"load.connections": (100, 500)}
 

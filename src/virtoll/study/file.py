@@ -253,12 +253,9 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
     factors = {}
     for path, levels in document.get("factors", {}).items():
         spec = _factor_spec(reader, path, "factors", sections.specs)
-        if spec is not None and (inert := _why_inert(document, sections.base, path)):
+        if spec is not None and (inert := _why_inert(document, sections.base, spec.path)):
             what, remedy = inert
             reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
-        elif spec is not None and _is_searched(sections.base, spec.path):
-            what = f"{path} would change nothing: the search for the knee asks for it itself"
-            reader.fail(what, "factors", path, "leave it out, or leave [knee] out")
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
         elif spec is not None and is_composite(spec.hint):
@@ -271,12 +268,6 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
     return factors
 
 
-def _is_searched(base: Mapping[str, Any], path: str) -> bool:
-    """Whether a value is the intensity that the study's search sets: of a closed loop how many users there are."""
-    users = ("load.connections", "load.users") if base.get("load.loop") == "closed" else ("load.users",)
-    return bool(base.get("knee.objective")) and path in (*INTENSITIES, *users)
-
-
 def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) -> tuple[str, str] | None:
     """Why all levels of a factor would be one and the same, and what to do; None where they are not."""
     section = path.partition(".")[0]
@@ -284,12 +275,15 @@ def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) 
         return "one origin stands for the whole run", "make a study of each"
     if section == "rotation" and document.get("design") != "rotation":
         return "nothing is measured in turn", 'write design = "rotation" at the top, or leave it out'
+    if base.get("knee.objective") and path in (*INTENSITIES, *(_USERS if base.get("load.loop") == "closed" else ())):
+        return "the search for the knee asks for it itself", "leave it out, or leave [knee] out"
     switch, lacks = _SWITCHES.get(section, ("", ""))
     if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
         return None
     return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
 
 
+_USERS = ("load.connections", "load.users")  # how many there are, of a closed loop
 # Sections that do nothing without one of their values, and what a study is then.
 _SWITCHES = {
     "knee": ("knee.objective", "searches for no knee"),
