@@ -82,9 +82,12 @@ def written_bytes(pid: int) -> int:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had so far."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
-    return int(found[1]) * 1024 if found else 0
+    """The most memory that a process has had so far. ProcessLookupError where it has ended, and was not waited for."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    if found is None:
+        raise ProcessLookupError(f"process {pid} has ended before its memory was read")
+    return int(found[1]) * 1024
 
 
 def device(pid: int, name: str, way: Literal["received", "sent"]) -> tuple[int, int]:

@@ -100,7 +100,7 @@ def watch(client: Client, settings: ViewingSettings, asked: dict[str, Any], coun
             before = at(start_ns, lambda: count(conversation.pid))
             after = at(start_ns + settings.time_limit_ns, lambda: count(conversation.pid))
             memory_bytes = peak_bytes(conversation.pid)
-        except FileNotFoundError:  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
             conversation.read(_PATIENCE_S)  # TrialError, with its own words
             raise
         report = conversation.read(settings.patience_ns / 1e9 + _PATIENCE_S)

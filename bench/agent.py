@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench._counting import peak_bytes
 from virtoll.agent import AgentClient, PipeStream, Source
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
@@ -73,12 +74,6 @@ def cpu_ns(pid: int) -> int:
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
-def peak_memory_mib(pid: int) -> float:
-    """VmHWM: the largest resident set so far."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
 def sampling_cost(client: AgentClient, pid: int, sources: Sequence[Source], rate_hz: float, seconds: float) -> float:
     """Percent of a core used between start and collect. Collecting is not part of it: the window is over then."""
     client.start_sampling(sources, rate_hz)
@@ -98,7 +93,7 @@ def inside(host: LocalHost, rounds: int, seconds: float) -> list[Figure]:
         client.facts()
         client.run(["true"])
         costs = [sampling_cost(client, pid, inside_sources(), _INSIDE_HZ, seconds) for _ in range(rounds)]
-        memory = Figure("memory after sampling and a command", "MiB RSS (peak)", [peak_memory_mib(pid)], 8)
+        memory = Figure("memory after sampling and a command", "MiB RSS (peak)", [peak_bytes(pid) / 1024**2], 8)
     return [memory, Figure(f"sampling inside at {_INSIDE_HZ} Hz", "% of a core", costs, 1)]
 
 
@@ -118,7 +113,9 @@ def outside(host: LocalHost, rounds: int, seconds: float) -> list[Figure]:
             sources += cgroup_sources(f"instance{number}", group.name, hierarchies())
         with agent(host) as (client, pid):
             costs = [sampling_cost(client, pid, sources, _OUTSIDE_HZ, seconds) for _ in range(rounds)]
-            memory = Figure(f"memory, watching {_INSTANCES} instances", "MiB RSS (peak)", [peak_memory_mib(pid)], 8)
+            memory = Figure(
+                f"memory, watching {_INSTANCES} instances", "MiB RSS (peak)", [peak_bytes(pid) / 1024**2], 8
+            )
     name = f"watching {_INSTANCES} instances from outside at {_OUTSIDE_HZ} Hz"
     return [memory, Figure(f"{name} ({len(sources)} files)", "% of a core", costs, 1)]
 

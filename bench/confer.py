@@ -178,7 +178,11 @@ class Place:
         before_s = at(start_ns, self.server_cpu_s)
         after_s = at(end_ns, self.server_cpu_s)
         cpus = (after_s - before_s) * 1e9 / (end_ns - start_ns)
-        return {"memory_bytes": peak_bytes(conversation.pid), "server_cpus": cpus}
+        try:
+            return {"memory_bytes": peak_bytes(conversation.pid), "server_cpus": cpus}
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            conversation.read(_SPARE_S)  # TrialError, with its own words
+            raise
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bench import rtmp, rtsp, viewers
-from bench._counting import ETHERNET, TCP, UDP, Moment, counted, differ_percent, ticks
+from bench._counting import ETHERNET, TCP, UDP, Moment, counted, differ_percent, peak_bytes, ticks
 from bench._viewing import Crowd, Framing, Reading, median, reading, refuse_failures
 from virtoll.services.clips import segments
 
@@ -136,6 +138,14 @@ def test_over_udp_all_have_to_report() -> None:
     assert rtsp.row("udp", rounds(1.0, True, True), 10)["reached"]
     assert not rtsp.row("udp", rounds(0.9, True, True), 10)["reached"]
     assert rtsp.row("tcp", rounds(0.9, True, True), 10)["reached"], "over TCP nothing was asked of reports"
+
+
+def test_a_process_that_has_ended_has_no_memory_and_not_none_of_it() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError, match="has ended before its memory was read"):
+            peak_bytes(ended.pid)
+    assert peak_bytes(os.getpid()) > 0
 
 
 def test_rounds_that_are_not_clean_tell_nothing() -> None:
