@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -75,6 +75,14 @@ def test_the_source_of_a_command_that_is_in_no_module_lies_beside_the_lock() -> 
     go.laid(host, [replace(PROGRAM, package=".", source="package main")], say)
     (script,) = host.scripts
     assert script.rstrip().endswith("/mnt/program/server .")
+
+
+def test_a_source_that_was_changed_is_not_what_was_built_before() -> None:
+    """The program of the old source would have been measured as that of the new one."""
+    beside = replace(PROGRAM, package=".", source="package main")
+    go.laid(cast(Any, Building(DATA)), [beside], say)
+    with pytest.raises(HostError, match="is not what was locked"):
+        go.laid(cast(Any, Building(b"another")), [replace(beside, source="package main // changed")], say)
 
 
 def test_another_program_is_not_kept(tmp_path: Path) -> None:

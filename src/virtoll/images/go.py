@@ -10,6 +10,7 @@ at again each time that it is laid into an image.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def laid(host: Host, programs: Sequence[GoProgram], progress: Callable[[str], No
 
 
 def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> Path:
-    entry = cache_directory() / "programs" / program.sha256[:12]
+    entry = _entry(program)
     try:
         path = cached(entry, lambda place: _build(host, program, place, progress)) / program.name
     except OSError as error:
@@ -60,6 +61,14 @@ def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> P
         ) from error
     expect_locked(path, program.sha256, f"find out why; then rm -r {entry}, and the next run builds it anew")
     return path
+
+
+def _entry(program: GoProgram) -> Path:
+    """By the digest that is locked; and by the source, where that is beside its lock: it may have been changed, and the
+    lock not, which a build would tell.
+    """
+    source = f"-{hashlib.sha256(program.source.encode()).hexdigest()[:12]}" if program.source else ""
+    return cache_directory() / "programs" / f"{program.sha256[:12]}{source}"
 
 
 def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str], None]) -> None:
