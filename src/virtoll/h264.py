@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import re
 
-_IDR, _SPS, _PPS = (
-    5,
-    7,
-    8,
-)  # kinds of NAL units (table 7-1): a picture that depends on none before, and its parameter sets
+# Kinds of NAL units (table 7-1): a picture that depends on none before, and its parameter sets.
+_IDR, _SPS, _PPS = 5, 7, 8
 _DELIMITER = re.compile(rb"\x00?\x00\x00\x01\x09[\x10-\xff]")  # an access unit delimiter (7.3.2.4)
 _UNIT = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
 _PARAMETERS = re.compile(rb"\x00\x00\x01[\x27\x47\x67](.*?)(?:\x00\x00[\x00\x01]|\Z)", re.DOTALL)
