@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from virtoll import films
+from ffmpeg_double import place_of
+from virtoll import encoded, films
 from virtoll.errors import HostError
 from virtoll.films import FORMS, file, inside, laid, made
 from virtoll.hosts.base import Completed
@@ -40,7 +41,7 @@ def say(line: str) -> None:
 def directory() -> Path:
     """A film that was made for real; skips where an image of ffmpeg cannot be had (no mirror)."""
     try:
-        rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+        rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     except HostError as error:
         pytest.skip(str(error))
     return made(LocalHost(), FILM, say)
@@ -48,7 +49,7 @@ def directory() -> Path:
 
 @pytest.mark.machine
 def test_all_containers_hold_the_same_packets(directory: Path) -> None:
-    image = rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+    image = rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     expected = films.manifest(FILM)["tracks"]
     assert expected["video"]["packets"] == 2 * films.FRAMES_PER_S
     for form in FORMS:
@@ -70,8 +71,8 @@ def test_made_anew_it_is_the_same(directory: Path, tmp_path: Path) -> None:
 def test_it_lies_in_an_image_as_it_is_in_the_cache(directory: Path) -> None:
     lying = laid(LocalHost(), FILM, ("mp4",), say)
     assert lying == {inside(FILM, "mp4"): directory / "film.mp4"}
-    image = rootfs.build(LocalHost(), "films", films.PACKAGES, say, lying)
-    plain = rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+    image = rootfs.build(LocalHost(), "films", encoded.PACKAGES, say, lying)
+    plain = rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     there = image.rootfs / inside(FILM, "mp4")[1:]
     assert there.read_bytes() == file(FILM, "mp4").read_bytes()
     assert there.stat().st_nlink > 1, "not a copy; of the cache's entry, or of one before it that had the same bytes"
@@ -89,7 +90,7 @@ class FullDisk(LocalHost):
 
     def run(self, argv: Sequence[str], **options: Any) -> Completed:
         """The command, in a mount namespace of its own: with it goes what is mounted there."""
-        place = argv[len(films._ENTER) + 2]
+        place = str(place_of(argv))
         script = 'mount -t tmpfs -o size="$1" none "$2"; shift 2; exec "$@"'
         enter = ["unshare", "--mount", "--", "sh", "-e", "-c", script, "sh", str(self.room_bytes), place]
         return super().run([*enter, *argv], **options)
@@ -99,7 +100,7 @@ class FullDisk(LocalHost):
 @pytest.mark.parametrize("missing_bytes", [4096, 40_960])
 def test_a_full_disk_makes_no_shorter_film(directory: Path, tmp_path: Path, missing_bytes: int) -> None:
     """ffmpeg ends with 0 where its last bytes find no room, unless it is told not to."""
-    image = rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+    image = rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     host = FullDisk((directory / "film.mp4").stat().st_size - missing_bytes)
     with pytest.raises(HostError, match="No space left on device"):
         films._run(host, image, FILM, tmp_path, films._commands(FILM)[0])

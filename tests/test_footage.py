@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import test_h264 as h264
-from virtoll import films, footage
+from ffmpeg_double import Encoder, empty_cache
+from virtoll import encoded, footage
 from virtoll.errors import HostError
-from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
-from virtoll.images.base import Image
 from virtoll.offers import Footage
 
 WEBCAM = Footage("webcam", 320, 180, 10, 100_000, key_frames_s=1, duration_s=2)
@@ -44,31 +43,14 @@ def ivf(frames: Sequence[bytes], magic: bytes = b"DKIF", codec: bytes = b"VP80")
 RIGHT = [frame(at % 10 == 0) for at in range(20)]
 
 
-class Encoder(LocalHost):
-    """In the place of ffmpeg: writes these bytes to where the file is to be."""
-
-    def __init__(self, written: bytes, file: str = "footage.ivf") -> None:
-        super().__init__()
-        self.written, self.file, self.runs = written, file, 0
-
-    def run(self, argv: Sequence[str], **_: Any) -> Completed:
-        self.runs += 1
-        (Path(argv[len(films._ENTER) + 2]) / self.file).write_bytes(self.written)
-        return Completed(tuple(argv), 0, b"", b"")
-
-
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, and an image of ffmpeg that is none."""
-    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
-    monkeypatch.setattr(rootfs, "build", lambda *_: Image("films", "sha256:0", tmp_path / "rootfs"))
-    monkeypatch.setattr(rootfs, "manifest", lambda _image: {"versions": {"ffmpeg": "7:5.1"}})
-    return tmp_path
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty_cache(monkeypatch, tmp_path)
 
 
 @pytest.mark.usefixtures("cache")
 def test_it_is_made_once_and_told_of() -> None:
-    host = Encoder(ivf(RIGHT))
+    host = Encoder(ivf(RIGHT), "footage.ivf")
     path = footage.made(host, WEBCAM, say)
     assert footage.made(host, WEBCAM, say) == path == footage.file(WEBCAM)
     assert host.runs == 1
@@ -91,7 +73,7 @@ def test_it_is_made_once_and_told_of() -> None:
 )
 def test_what_is_not_as_asked_for_is_refused(written: bytes, words: str) -> None:
     with pytest.raises(HostError, match=words):
-        footage.made(Encoder(written), WEBCAM, say)
+        footage.made(Encoder(written, "footage.ivf"), WEBCAM, say)
     with pytest.raises(HostError, match="was not made"):
         footage.file(WEBCAM)
 
@@ -125,10 +107,10 @@ def test_h264_that_is_not_as_asked_for_is_refused(frames: list[bytes], words: st
 
 @pytest.mark.usefixtures("cache")
 def test_one_that_was_written_to_is_not_used() -> None:
-    path = footage.made(Encoder(ivf(RIGHT)), WEBCAM, say)
+    path = footage.made(Encoder(ivf(RIGHT), "footage.ivf"), WEBCAM, say)
     path.write_bytes(b"cut")
     with pytest.raises(HostError, match="is not as it was made") as raised:
-        footage.made(Encoder(ivf(RIGHT)), WEBCAM, say)
+        footage.made(Encoder(ivf(RIGHT), "footage.ivf"), WEBCAM, say)
     assert f"rm -r {path.parent}" in str(raised.value)
 
 
@@ -163,7 +145,7 @@ def test_what_cannot_be_made_is_seen_before(wrong: dict[str, Any]) -> None:
 def test_ffmpeg_makes_the_same_each_time(scene: Any, codec: Any, tmp_path: Path) -> None:
     asked = replace(WEBCAM, scene=scene, codec=codec)
     try:
-        rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+        rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     except HostError as error:
         pytest.skip(str(error))
     for place in ("one", "other"):

@@ -29,6 +29,7 @@ loads
 monitor services
 footage platforms report voice
 analysis films networks study
+encoded
 images lab record
 agent binaries files helpers hosts offers registry
 errors features h264 plain strict_json studies units

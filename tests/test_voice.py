@@ -7,18 +7,16 @@ import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtoll import films, voice
+from ffmpeg_double import Encoder, empty_cache
+from virtoll import encoded, voice
 from virtoll.errors import HostError
-from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
-from virtoll.images.base import Image
 from virtoll.offers import Voice
 
 VOICE = Voice(32_000, duration_s=2)
@@ -43,31 +41,14 @@ def ogg(packets: Sequence[bytes], most: int = 50) -> bytes:
     return b"".join(pages)
 
 
-class Encoder(LocalHost):
-    """In the place of ffmpeg: writes these bytes to where the file is to be."""
-
-    def __init__(self, written: bytes) -> None:
-        super().__init__()
-        self.written, self.runs = written, 0
-
-    def run(self, argv: Sequence[str], **_: Any) -> Completed:
-        self.runs += 1
-        (Path(argv[len(films._ENTER) + 2]) / "voice.ogg").write_bytes(self.written)
-        return Completed(tuple(argv), 0, b"", b"")
-
-
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, and an image of ffmpeg that is none."""
-    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
-    monkeypatch.setattr(rootfs, "build", lambda *_: Image("films", "sha256:0", tmp_path / "rootfs"))
-    monkeypatch.setattr(rootfs, "manifest", lambda _image: {"versions": {"ffmpeg": "7:5.1"}})
-    return tmp_path
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty_cache(monkeypatch, tmp_path)
 
 
 @pytest.mark.usefixtures("cache")
 def test_it_is_made_once_and_told_of() -> None:
-    host = Encoder(ogg(RIGHT))
+    host = Encoder(ogg(RIGHT), "voice.ogg")
     path = voice.made(host, VOICE, say)
     assert voice.made(host, VOICE, say) == path == voice.file(VOICE)
     assert host.runs == 1
@@ -91,17 +72,17 @@ def test_it_is_made_once_and_told_of() -> None:
 )
 def test_what_is_not_as_asked_for_is_refused(written: bytes, words: str) -> None:
     with pytest.raises(HostError, match=words):
-        voice.made(Encoder(written), VOICE, say)
+        voice.made(Encoder(written, "voice.ogg"), VOICE, say)
     with pytest.raises(HostError, match="was not made"):
         voice.file(VOICE)
 
 
 @pytest.mark.usefixtures("cache")
 def test_one_that_was_written_to_is_not_used() -> None:
-    path = voice.made(Encoder(ogg(RIGHT)), VOICE, say)
+    path = voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say)
     path.write_bytes(b"cut")
     with pytest.raises(HostError, match="is not as it was made") as raised:
-        voice.made(Encoder(ogg(RIGHT)), VOICE, say)
+        voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say)
     assert f"rm -r {path.parent}" in str(raised.value)
 
 
@@ -123,7 +104,7 @@ def test_packets_come_back_whichever_pages_they_lie_on(packets: list[bytes], mos
 @pytest.mark.parametrize("bit_rate", [8_000, 32_000])
 def test_ffmpeg_makes_the_same_each_time(bit_rate: int, tmp_path: Path) -> None:
     try:
-        rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+        rootfs.build(LocalHost(), "films", encoded.PACKAGES, say)
     except HostError as error:
         pytest.skip(str(error))
     for place in ("one", "other"):

@@ -15,26 +15,22 @@ A film lies at `inside` in the image of a service that holds it, the same on eve
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from virtoll import encoded
+from virtoll.encoded import EXACT, QUIET, WORK
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory
-from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.images.cached import cached
 from virtoll.offers import Film
 
 Form = Literal["mp4", "flv", "ts"]
 FORMS: tuple[Form, ...] = get_args(Form)
 DIRECTORY = "/virtoll/films"  # inside
-PACKAGES = ("ffmpeg",)
 
 FRAMES_PER_S, FRAMES_PER_GROUP = 25, 50
 _MOST_AUDIO_BIT_PER_S = 96_000
@@ -42,14 +38,6 @@ _BUFFER_S = 0.5  # of the decoder that the bit rate is kept for (ITU-T H.264, an
 _TOLERANCE = 0.05
 _LEAST_BIT_PER_S, _MOST_BIT_PER_S = 100_000, 20_000_000  # `_expect` tells whether it was kept to
 _MOST_NS = 4 * 3600 * 10**9  # the list of its packets has some 12 MB then, of the 16 MiB that a command may print
-
-# Without -xerror it ends with 0 where the end of a film finds no room on the disk.
-QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-fflags", "+bitexact")
-EXACT = ("-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-flags:a", "+bitexact")
-WORK = "/mnt"  # inside the image of ffmpeg; a file system is mounted there for ffmpeg alone, and no path made
-# In namespaces of its own: the mount goes with it, and it reaches nobody.
-_ENTER = ("unshare", "--mount", "--net", "--", "sh", "-e", "-c")
-_SCRIPT = 'mount --bind "$1" "$2$3"; root=$2; shift 3; exec chroot "$root" "$@"'
 
 
 def inside(film: Film, form: Form) -> str:
@@ -59,16 +47,12 @@ def inside(film: Film, form: Form) -> str:
 
 def file(film: Film, form: Form) -> Path:
     """Where a film that was made lies on this machine, for whoever publishes it. HostError where it was not made."""
-    path = _entry(film) / f"film.{form}"
-    if not path.is_file():
-        raise HostError(f"{film} was not made", where=str(path), remedy="run a study that asks for it, as root")
-    return path
+    return encoded.file_of(film, _entry(film), _file(form))
 
 
 def manifest(film: Film) -> dict[str, Any]:
     """What a film that was made is: ``tracks`` maps "video" and "audio" to ``packets`` and ``bytes``."""
-    found: dict[str, Any] = json.loads(file(film, "mp4").with_name("manifest.json").read_text(encoding="utf-8"))
-    return found
+    return encoded.manifest_of(file(film, "mp4").parent)
 
 
 def problems(film: Film) -> list[Problem]:
@@ -85,17 +69,12 @@ def made(host: Host, film: Film, progress: Callable[[str], None]) -> Path:
     HostError: no image of ffmpeg can be had, ffmpeg fails, what it makes is not of that bit rate, or what was made has
     been written to.
     """
-    entry = _entry(film)
-    try:
-        cached(entry, lambda place: _make(host, film, place, progress))
-        differing = [form for form, digest in manifest(film)["sha256"].items() if digest != sha256_of(file(film, form))]
-    except OSError as error:
-        where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
-        raise HostError(f"{film} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
-    if differing:
-        what = f"{film} is not as it was made: {', '.join(differing)}"
-        raise HostError(what, where=str(entry), remedy=f"rm -r {entry}, and the next run makes it anew")
-    return entry
+    return encoded.made(
+        film,
+        _entry(film),
+        lambda place: _make(host, film, place, progress),
+        lambda: {_file(form): digest for form, digest in manifest(film)["sha256"].items()},
+    )
 
 
 def laid(host: Host, film: Film, forms: Sequence[Form], progress: Callable[[str], None]) -> dict[str, Path]:
@@ -103,19 +82,19 @@ def laid(host: Host, film: Film, forms: Sequence[Form], progress: Callable[[str]
     publishes it has it from the cache (`file`).
     """
     directory = made(host, film, progress)
-    return {inside(film, form): directory / f"film.{form}" for form in forms}
+    return {inside(film, form): directory / _file(form) for form in forms}
+
+
+def _file(form: Form) -> str:
+    return f"film.{form}"
 
 
 def _entry(film: Film) -> Path:
-    inputs = {"packages": PACKAGES, "suite": rootfs.SUITE, "commands": [*_commands(film), _packets("mp4")]}
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return cache_directory() / "films" / f"{film.name}-{digest[:12]}"
+    return encoded.entry_of("films", film.name, {"commands": [*_commands(film), _packets("mp4")]})
 
 
 def _make(host: Host, film: Film, place: Path, progress: Callable[[str], None]) -> None:
-    image = rootfs.build(host, "films", PACKAGES, progress)
-    place.mkdir()
-    progress(f"encoding {film} (once)")
+    image = encoded.begun(host, film, place, progress)
     for command in _commands(film):
         _run(host, image, film, place, command)
     tracks = {form: _tracks(_run(host, image, film, place, _packets(form))) for form in FORMS}
@@ -123,18 +102,10 @@ def _make(host: Host, film: Film, place: Path, progress: Callable[[str], None]) 
     _expect_alike(film, {form: {kind: each["packets"] for kind, each in tracks[form].items()} for form in FORMS})
     digests = {}
     for form in FORMS:
-        path = place / f"film.{form}"
+        path = place / _file(form)
         path.chmod(0o644)
-        digests[form] = sha256_of(path)
-    made_by = rootfs.manifest(image)["versions"].get("ffmpeg")
-    told = {"film": str(film), "ffmpeg": made_by, "sha256": digests, "tracks": tracks["mp4"]}
-    (place / "manifest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digests[form] = encoded.sha256_of(path)
+    encoded.noted("film", film, place, image, {"sha256": digests, "tracks": tracks["mp4"]})
 
 
 def _commands(film: Film) -> list[list[str]]:
@@ -166,19 +137,7 @@ def _packets(form: Form) -> list[str]:
 
 def _run(host: Host, image: Image, film: Film, place: Path, command: list[str]) -> str:
     timeout_s = 600 + 10 * film.duration_ns / 1e9  # generous: the machine may be busy
-    return run_inside(host, image, place, command, what=film, timeout_s=timeout_s)
-
-
-def run_inside(host: Host, image: Image, place: Path, command: Sequence[str], *, what: object, timeout_s: float) -> str:
-    """What a command in the image of ffmpeg prints, which finds ``place`` of this machine at `WORK`. HostError with
-    what it says where it fails: ``what`` cannot be made.
-    """
-    argv = [*_ENTER, _SCRIPT, "sh", str(place), str(image.rootfs), WORK, *command]
-    done = host.run(argv, timeout_s=timeout_s, check=False)
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-1000:]
-        raise HostError(f"{what} cannot be made: {said}", where=str(place), remedy="see that the disk has room")
-    return done.text
+    return encoded.run_inside(host, image, place, command, what=film, timeout_s=timeout_s)
 
 
 def _tracks(listed: str) -> dict[str, dict[str, int]]:

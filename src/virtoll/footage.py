@@ -4,7 +4,7 @@ cached.
     CACHE/footage/
       <footage>-<digest12>/    footage.ivf  manifest.json
 
-ffmpeg makes it, in the image and of the test source that films are of (`virtoll.films`). A webcam's noise changes from
+ffmpeg makes it (`virtoll.encoded`), of the test source that films are of. A webcam's noise changes from
 frame to frame; a desktop's is weak, so that large pictures fit a low rate. Every frame is shown when it comes (there is
 no alternate reference, and no B picture), and none depends on what was lost before the last key frame.
 
@@ -19,20 +19,15 @@ before each key frame. ffmpeg puts no H.264 into IVF, so that is done here, name
 
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from virtoll import h264
+from virtoll import encoded, h264
+from virtoll.encoded import EXACT, QUIET, WORK
 from virtoll.errors import HostError, Problem
-from virtoll.films import EXACT, PACKAGES, QUIET, WORK, run_inside, sha256_of
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory
-from virtoll.images import rootfs
-from virtoll.images.cached import cached
 from virtoll.offers import Codec, Footage
 
 _FILE, _STREAM = "footage.ivf", "footage.h264"
@@ -61,10 +56,7 @@ def problems(footage: Footage) -> list[Problem]:
 
 def file(footage: Footage) -> Path:
     """Where footage that was made lies on this machine. HostError where it was not made."""
-    path = _entry(footage) / _FILE
-    if not path.is_file():
-        raise HostError(f"{footage} was not made", where=str(path), remedy="run a study that asks for it, as root")
-    return path
+    return encoded.file_of(footage, _entry(footage), _FILE)
 
 
 def made(host: Host, footage: Footage, progress: Callable[[str], None]) -> Path:
@@ -74,32 +66,24 @@ def made(host: Host, footage: Footage, progress: Callable[[str], None]) -> Path:
     written to.
     """
     entry = _entry(footage)
-    try:
-        cached(entry, lambda place: _make(host, footage, place, progress))
-        told = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
-        is_as_made = told["sha256"] == sha256_of(file(footage))
-    except OSError as error:
-        where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
-        raise HostError(f"{footage} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
-    if not is_as_made:
-        what = f"{footage} is not as it was made"
-        raise HostError(what, where=str(entry), remedy=f"rm -r {entry}, and the next run makes it anew")
+    encoded.made(
+        footage,
+        entry,
+        lambda place: _make(host, footage, place, progress),
+        lambda: {_FILE: encoded.manifest_of(entry)["sha256"]},
+    )
     return entry / _FILE
 
 
 def _entry(footage: Footage) -> Path:
-    inputs: dict[str, object] = {"packages": PACKAGES, "suite": rootfs.SUITE, "command": _command(footage)}
-    if footage.codec == "h264":
-        inputs["wrapped"] = _WRAPPED
-    name = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return cache_directory() / "footage" / f"{footage.name}-{name[:12]}"
+    wrapped = {"wrapped": _WRAPPED} if footage.codec == "h264" else {}
+    return encoded.entry_of("footage", footage.name, {"command": _command(footage), **wrapped})
 
 
 def _make(host: Host, footage: Footage, place: Path, progress: Callable[[str], None]) -> None:
-    image = rootfs.build(host, "films", PACKAGES, progress)
-    place.mkdir()
-    progress(f"encoding {footage} (once)")
-    run_inside(host, image, place, _command(footage), what=footage, timeout_s=600 + 10 * footage.duration_s)
+    image = encoded.begun(host, footage, place, progress)
+    timeout_s = 600 + 10 * footage.duration_s
+    encoded.run_inside(host, image, place, _command(footage), what=footage, timeout_s=timeout_s)
     path = place / _FILE
     try:
         if footage.codec == "h264":
@@ -110,14 +94,8 @@ def _make(host: Host, footage: Footage, place: Path, progress: Callable[[str], N
     except ValueError as error:
         raise HostError(f"{footage} cannot be made: {error}", remedy="see that the disk has room") from error
     _expect(footage, frames)
-    told = {
-        "footage": str(footage),
-        "ffmpeg": rootfs.manifest(image)["versions"].get("ffmpeg"),
-        "sha256": sha256_of(path),
-        "frames": len(frames),
-        "bytes": sum(len(frame) for frame in frames),
-    }
-    (place / "manifest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    told = {"sha256": encoded.sha256_of(path), "frames": len(frames), "bytes": sum(map(len, frames))}
+    encoded.noted("footage", footage, place, image, told)
 
 
 def _command(footage: Footage) -> list[str]:

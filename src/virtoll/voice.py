@@ -3,24 +3,20 @@
     CACHE/voices/
       <voice>-<digest12>/    voice.ogg  manifest.json
 
-ffmpeg makes it, in the image that films are made in (`virtoll.films`): pink noise of a seed that swells four times a
+ffmpeg makes it (`virtoll.encoded`): pink noise of a seed that swells four times a
 second, about as often as syllables do. Frames are of 20 ms, and all of one length (constant bit rate), so that what is
 sent does not depend on what is said. The file is the same each time.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from virtoll import encoded
+from virtoll.encoded import EXACT, QUIET, WORK
 from virtoll.errors import HostError
-from virtoll.films import EXACT, PACKAGES, QUIET, WORK, run_inside, sha256_of
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory
-from virtoll.images import rootfs
-from virtoll.images.cached import cached
 from virtoll.offers import Voice
 
 _FILE = "voice.ogg"
@@ -32,10 +28,7 @@ _HEADERS = 2  # packets before the first frame (RFC 7845, 5)
 
 def file(voice: Voice) -> Path:
     """Where a voice that was made lies on this machine. HostError where it was not made."""
-    path = _entry(voice) / _FILE
-    if not path.is_file():
-        raise HostError(f"{voice} was not made", where=str(path), remedy="run a study that asks for it, as root")
-    return path
+    return encoded.file_of(voice, _entry(voice), _FILE)
 
 
 def made(host: Host, voice: Voice, progress: Callable[[str], None]) -> Path:
@@ -45,30 +38,22 @@ def made(host: Host, voice: Voice, progress: Callable[[str], None]) -> Path:
     written to.
     """
     entry = _entry(voice)
-    try:
-        cached(entry, lambda place: _make(host, voice, place, progress))
-        told = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
-        is_as_made = told["sha256"] == sha256_of(file(voice))
-    except OSError as error:
-        where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
-        raise HostError(f"{voice} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
-    if not is_as_made:
-        what = f"{voice} is not as it was made"
-        raise HostError(what, where=str(entry), remedy=f"rm -r {entry}, and the next run makes it anew")
+    encoded.made(
+        voice,
+        entry,
+        lambda place: _make(host, voice, place, progress),
+        lambda: {_FILE: encoded.manifest_of(entry)["sha256"]},
+    )
     return entry / _FILE
 
 
 def _entry(voice: Voice) -> Path:
-    inputs = {"packages": PACKAGES, "suite": rootfs.SUITE, "command": _command(voice)}
-    name = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return cache_directory() / "voices" / f"{voice.name}-{name[:12]}"
+    return encoded.entry_of("voices", voice.name, {"command": _command(voice)})
 
 
 def _make(host: Host, voice: Voice, place: Path, progress: Callable[[str], None]) -> None:
-    image = rootfs.build(host, "films", PACKAGES, progress)
-    place.mkdir()
-    progress(f"encoding {voice} (once)")
-    run_inside(host, image, place, _command(voice), what=voice, timeout_s=600)
+    image = encoded.begun(host, voice, place, progress)
+    encoded.run_inside(host, image, place, _command(voice), what=voice, timeout_s=600)
     path = place / _FILE
     path.chmod(0o644)
     try:
@@ -77,14 +62,8 @@ def _make(host: Host, voice: Voice, place: Path, progress: Callable[[str], None]
     except ValueError as error:
         raise HostError(f"{voice} cannot be made: {error}", remedy="see that the disk has room") from error
     _expect(voice, head, frames)
-    told = {
-        "voice": str(voice),
-        "ffmpeg": rootfs.manifest(image)["versions"].get("ffmpeg"),
-        "sha256": sha256_of(path),
-        "frames": len(frames),
-        "frame_bytes": len(frames[0]),
-    }
-    (place / "manifest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    told = {"sha256": encoded.sha256_of(path), "frames": len(frames), "frame_bytes": len(frames[0])}
+    encoded.noted("voice", voice, place, image, told)
 
 
 def _command(voice: Voice) -> list[str]:

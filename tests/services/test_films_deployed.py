@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import contract
-from virtoll import films
+from virtoll import encoded, films
 from virtoll.errors import HostError
 from virtoll.images import jars, rootfs
 from virtoll.images.base import Image
@@ -68,7 +68,7 @@ def scene(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.Tem
     platform = PLATFORMS[request.param]
     contract.skip_unless_ready(platform)
     try:
-        ffmpeg = rootfs.build(lab.host, "films", films.PACKAGES, say)
+        ffmpeg = rootfs.build(lab.host, "films", encoded.PACKAGES, say)
     except HostError as error:
         pytest.skip(str(error))
     room: Path = tmp_path_factory.mktemp("client")
