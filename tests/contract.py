@@ -115,9 +115,16 @@ def modes(platform: type[Platform]) -> list[str]:
 
 @contextmanager
 def deployed(
-    lab: Lab, image: Image, platform: Platform, network: str = "", limits: Limits = LIMITS, *, slot: int = 0
+    lab: Lab,
+    image: Image,
+    platform: Platform,
+    network: str = "",
+    limits: Limits = LIMITS,
+    *,
+    slot: int = 0,
+    ports: tuple[Port, ...] = PORTS,
 ) -> Iterator[Instance]:
-    """A fresh instance in network mode ``network`` (the platform's default when empty).
+    """A fresh instance in network mode ``network`` (the platform's default when empty), which is reached at ``ports``.
 
     Where all instances share one network stack, only the first has ports.
     """
@@ -130,8 +137,7 @@ def deployed(
         directory = lab.directory / f"instance{slot or ''}"
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
         directory.mkdir()
-        ports = () if slot and kind == "shared" else PORTS
-        attachment = stack.enter_context(mode().attach(lab, kind, ports))
+        attachment = stack.enter_context(mode().attach(lab, kind, () if slot and kind == "shared" else ports))
         yield stack.enter_context(platform.deploy(lab, image, limits, attachment, directory))
 
 

@@ -1,4 +1,4 @@
-"""What ffmpeg makes once for whoever sends or serves it again and again: files in an entry of the cache, and a manifest.
+"""What ffmpeg makes once for whoever sends or serves it again and again: an entry of the cache.
 
     CACHE/<kind>/
       <name>-<digest12>/    files  manifest.json

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -12,16 +11,16 @@ from typing import get_args
 import pytest
 
 import contract
+from tiny_conference import LIMITS, SETTINGS
 from virtoll import footage
-from virtoll.errors import HostError, Problem
+from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
-from virtoll.networks.base import common_kind, network_modes
+from virtoll.loads.participants import ParticipantsLoad
 from virtoll.offers import Codec, JanusRoom
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
@@ -33,7 +32,6 @@ from virtoll.services.janus import Janus, JanusSettings
 
 pytestmark = pytest.mark.machine
 
-LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
 PLACES = {
     "native": (Native(), "host"),
     "docker": (Docker(), "routed"),
@@ -44,26 +42,9 @@ PLACES = {
     "qemu-tcg": (QemuTcg(), "routed"),
 }
 SERVICE = Janus(JanusSettings(publishers=2, participants=20, bitrate_bit_per_s=300_000))
-SECOND = 10**9
-# Two who send next to nothing, and one who watches besides.
+# Two who send, and one who watches besides.
 LOADS = {
-    codec: ParticipantsLoad(
-        ParticipantsSettings(
-            participants=3,
-            desktops=1,
-            webcams=1,
-            desktop_bitrate_bit_per_s=30_000,
-            desktop_size="320x180",
-            desktop_frames_per_s=5,
-            webcam_bitrate_bit_per_s=30_000,
-            webcam_size="160x90",
-            webcam_frames_per_s=5,
-            codec=codec,
-            patience_ns=60 * SECOND,
-            settle_ns=SECOND,
-            time_limit_ns=2 * SECOND,
-        )
-    )
+    codec: ParticipantsLoad(replace(SETTINGS, participants=3, desktops=1, webcams=1, codec=codec))
     for codec in get_args(Codec)
 }
 
@@ -80,20 +61,9 @@ def image() -> Image:
         pytest.skip(str(error))
 
 
-@contextmanager
-def deployed(lab: Lab, image: Image, platform: Platform, network: str) -> Iterator[Instance]:
+def deployed(lab: Lab, image: Image, platform: Platform, network: str) -> AbstractContextManager[Instance]:
     """A fresh instance with Janus's ports."""
-    mode = network_modes()[network]
-    kind = common_kind(platform.name, platform.kinds, mode)
-    assert not isinstance(kind, Problem)
-    directory = lab.directory / "janus"
-    with (
-        lab.ledger.owning("directory", str(directory)),
-        mode().attach(lab, kind, SERVICE.ports) as attachment,
-    ):
-        directory.mkdir()
-        with platform.deploy(lab, image, LIMITS, attachment, directory) as instance:
-            yield instance
+    return contract.deployed(lab, image, platform, network, LIMITS, ports=SERVICE.ports)
 
 
 @pytest.mark.parametrize("place", PLACES)

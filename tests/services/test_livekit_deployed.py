@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import contract
+from tiny_conference import LIMITS, SETTINGS
 from virtoll import footage
-from virtoll.errors import HostError, Problem
+from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import go, rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
-from virtoll.networks.base import common_kind, network_modes
+from virtoll.loads.participants import ParticipantsLoad
 from virtoll.offers import LiveKitRoom
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
@@ -28,7 +28,6 @@ from virtoll.services.livekit import LiveKit
 
 pytestmark = pytest.mark.machine
 
-LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
 # None is emulated: LiveKit gives up by its own clock whoever is not connected yet, and a busy machine is late for that.
 PLACES = {
     "native": (Native(), "host"),
@@ -38,25 +37,11 @@ PLACES = {
     "uml": (Uml(), "routed"),
 }
 SERVICE = LiveKit()
-SECOND = 10**9
-# Three who send next to nothing, and two who watch besides.
-SETTINGS = ParticipantsSettings(
-    participants=5,
-    desktops=1,
-    webcams=2,
-    desktop_bitrate_bit_per_s=30_000,
-    desktop_size="320x180",
-    desktop_frames_per_s=5,
-    webcam_bitrate_bit_per_s=30_000,
-    webcam_size="160x90",
-    webcam_frames_per_s=5,
-    patience_ns=60 * SECOND,
-    settle_ns=SECOND,
-    time_limit_ns=2 * SECOND,
-)
+# Three who send, and two who watch besides.
+OF_FIVE = replace(SETTINGS, participants=5, desktops=1, webcams=2)
 LOADS: dict[str, ParticipantsLoad] = {
-    "vp8": ParticipantsLoad(SETTINGS),
-    "h264": ParticipantsLoad(replace(SETTINGS, codec="h264")),
+    "vp8": ParticipantsLoad(OF_FIVE),
+    "h264": ParticipantsLoad(replace(OF_FIVE, codec="h264")),
 }
 
 
@@ -87,24 +72,17 @@ def test_participants_see_in_its_room_what_is_sent_there(
     contract.skip_unless_ready(platform)
     platform.prepare(lab.host, image, LIMITS, say)
     client = Client(lab.host, generator_confinement(lab), tmp_path, 1)
-    mode = network_modes()[network]
-    kind = common_kind(platform.name, platform.kinds, mode)
-    assert not isinstance(kind, Problem)
-    directory = lab.directory / "livekit"
     with (
         platform.session(lab, image),
-        lab.ledger.owning("directory", str(directory)),
-        mode().attach(lab, kind, SERVICE.ports) as attachment,
+        contract.deployed(lab, image, platform, network, LIMITS, ports=SERVICE.ports) as instance,
     ):
-        directory.mkdir()
-        with platform.deploy(lab, image, LIMITS, attachment, directory) as instance:
-            offer = SERVICE.start(instance, None)
-            assert isinstance(offer, LiveKitRoom)
-            SERVICE.await_ready(instance, offer, client)
-            assert SERVICE.verify(offer, client, None) == []
-            assert SERVICE.counted(offer, client) == {"participants": 0}
-            with LOADS[codec].session(client, offer) as session:
-                window = session.measure().window
+        offer = SERVICE.start(instance, None)
+        assert isinstance(offer, LiveKitRoom)
+        SERVICE.await_ready(instance, offer, client)
+        assert SERVICE.verify(offer, client, None) == []
+        assert SERVICE.counted(offer, client) == {"participants": 0}
+        with LOADS[codec].session(client, offer) as session:
+            window = session.measure().window
     assert window.events["join"].completed >= 5
     assert window.events["join"].failures == {}
     assert window.work > 0, "nothing that was sent came to who watches"
