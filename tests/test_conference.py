@@ -18,7 +18,7 @@ import confer_fake
 from quiet import Quiet
 from test_exit_codes import code_of
 from test_going_on import interrupted
-from virtoll import fakes
+from virtoll import fakes, footage, voice
 from virtoll.analysis.carrying import levels_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
@@ -27,7 +27,7 @@ from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.server import by_each_further, carried, void_levels
 from virtoll.analysis.server import deployments as deployed
 from virtoll.catalogue import catalogue, features
-from virtoll.errors import Problem, StudyError
+from virtoll.errors import HostError, Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
@@ -48,7 +48,7 @@ from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.report.history import RunTold, _tell
-from virtoll.run import refusals
+from virtoll.run import environment, refusals
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
 from virtoll.run.readiness import Readiness
@@ -330,6 +330,34 @@ def test_who_would_speak_where_nobody_mixes_is_refused(monkeypatch: pytest.Monke
     assert "what is said is mixed by Janus's AudioBridge, and livekit has none" in said
     with_audio = TEXT.replace('"janus"', '"janus"\naudio = true').replace("browsers = 1", "speakers = 1")
     assert refused(with_audio, monkeypatch) == []
+
+
+@pytest.mark.usefixtures("built")
+def test_a_search_begins_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who is alone sees nothing, of which no objective says anything: each trial would fail, once deployed."""
+    ramp = re.search(r"levels = .*\n", TEXT)
+    assert ramp is not None
+    search = '[knee]\nobjective = ["frozen < 1 %"]\nmost = 300\n[limits]'
+    text = TEXT.replace(ramp[0], "").replace("[limits]", search)
+    (problem,) = refused(text, monkeypatch)
+    assert (problem.what, problem.remedy) == ("one who is alone has nobody to watch", "write least = 2")
+    assert refused(text.replace("most = 300", "most = 300\nleast = 2"), monkeypatch) == []
+
+
+def test_a_run_tells_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another ffmpeg makes has the same name and is something else: its run is not gone on with."""
+    monkeypatch.setattr(footage, "digest", lambda shot: f"of {shot.scene}")
+    monkeypatch.setattr(voice, "digest", lambda said: f"of {said.bit_rate} bit/s")
+    media = Stage(study(TEXT.replace("webcams = 8", "webcams = 8\nspeakers = 1")), LocalHost()).media
+    assert sorted(media.values()) == ["of 32000 bit/s", "of desktop", "of webcam"]
+    no_images = cast(Any, SimpleNamespace(by_role={}))
+    runs = [
+        environment.describe(no_images, {}, [], {}, {}, generators=[], media=each)
+        for each in (media, {**media, min(media): "another"}, {})
+    ]
+    with pytest.raises(HostError, match=f"media.{re.escape(min(media))}: was of"):
+        environment.require_same(*runs[:2])
+    assert "media" not in runs[2].comparable, "runs that send nothing of the kind are as they were"
 
 
 def test_participants_that_are_not_built_are_told_with_what_builds_them(

@@ -32,12 +32,12 @@ class Building:
 
     where = "double"
 
-    def __init__(self, data: bytes | None) -> None:
-        self.data, self.scripts = data, list[str]()
+    def __init__(self, data: bytes | None, modules: str = MODULES) -> None:
+        self.data, self.modules, self.scripts = data, modules, list[str]()
 
     def run(self, argv: list[str], **_: object) -> Any:
         source = Path(argv[-2]) / "upper/mnt/program"
-        assert ((source / "go.mod").read_text(), (source / "go.sum").read_text()) == (MODULES, SUMS)
+        assert ((source / "go.mod").read_text(), (source / "go.sum").read_text()) == (self.modules, SUMS)
         self.scripts.append(argv[-3])
         if self.data is not None:
             (source / "server").write_bytes(self.data)
@@ -77,12 +77,26 @@ def test_the_source_of_a_command_that_is_in_no_module_lies_beside_the_lock() -> 
     assert script.rstrip().endswith("/mnt/program/server .")
 
 
-def test_a_source_that_was_changed_is_not_what_was_built_before() -> None:
-    """The program of the old source would have been measured as that of the new one."""
+@pytest.mark.parametrize(
+    "changed",
+    [{"source": "package main // changed"}, {"go": "1.26.9"}, {"go_sum": "h1:other="}, {"package": "./other"}],
+    ids="".join,
+)
+def test_what_was_changed_beside_its_lock_is_not_what_was_built_before(changed: dict[str, str]) -> None:
+    """The program of the old source, or of the old modules, would have been measured as that of the new."""
     beside = replace(PROGRAM, package=".", source="package main")
     go.laid(cast(Any, Building(DATA)), [beside], say)
     with pytest.raises(HostError, match="is not what was locked"):
-        go.laid(cast(Any, Building(b"another")), [replace(beside, source="package main // changed")], say)
+        go.laid(cast(Any, Building(b"another")), [replace(beside, **cast(Any, changed))], say)
+
+
+def test_other_modules_are_not_what_was_built_before() -> None:
+    go.laid(cast(Any, Building(DATA)), [PROGRAM], say)
+    modules = MODULES.replace("1.26", "1.27")
+    changed, host = replace(PROGRAM, modules=modules), Building(b"another", modules)
+    with pytest.raises(HostError, match="is not what was locked"):
+        go.laid(cast(Any, host), [changed], say)
+    assert len(host.scripts) == 1
 
 
 def test_another_program_is_not_kept(tmp_path: Path) -> None:

@@ -125,13 +125,27 @@ def test_the_code_that_measures_is_known_and_what_reads_results_is_no_part_of_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "run/environment.py"))
-    for room in ("platforms", "report", "run"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "one.py").write_text("a = 1\n")
-    digests = []
-    for path, text in (("platforms/one.py", "a = 1\n"), ("report/one.py", "a = 2\n"), ("platforms/one.py", "a = 2\n")):
-        (tmp_path / path).write_text(text)
+    files = ("platforms/one.py", "study/search.py", "record/objective.py", "footage.py", "report/one.py", "manual.py")
+    for path in files:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("a = 1\n")
+
+    def code() -> str:
         environment._code.cache_clear()
-        digests.append(environment._code())
+        return environment._code()
+
+    found = {}
+    for path in files:
+        before = code()
+        (tmp_path / path).write_text("a = 2\n")
+        found[path] = code() != before
     environment._code.cache_clear()
-    assert digests[0] == digests[1] != digests[2]
+    assert found == {path: path not in ("report/one.py", "manual.py") for path in files}
+
+
+def test_no_module_is_forgotten() -> None:
+    """Each at the top either is of the code that measures, or reads results, or only tells or finds things."""
+    reads = {"__init__", "__main__", "binaries", "catalogue", "errors", "fakes", "features", "helpers", "manual"}
+    names = {path.stem for path in Path(environment.__file__).parent.parent.glob("*.py")}
+    measures = {Path(place).stem for place in environment._MEASURING}
+    assert names - measures == reads | {"plain", "registry", "strict_json"}

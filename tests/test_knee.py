@@ -12,6 +12,7 @@ from statistics import geometric_mean
 import pytest
 
 from quiet import Quiet
+from virtoll.analysis.knees import note_bounds
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE
@@ -131,6 +132,31 @@ VIEWERS = CLOSED.replace('name = "http"', 'name = "viewers"').replace(
 )
 
 
+SERVERS = """\
+[servers.lean.service]
+name = "nginx"
+[servers.lean.load]
+name = "http"
+[servers.broad.service]
+name = "apache"
+[servers.broad.load]
+name = "http"
+[load]
+"""
+OF_SERVERS = CLOSED.replace('[service]\nname = "nginx"\n[load]\nname = "http"\n', SERVERS)
+
+
+def of_a_program(loop: str) -> str:
+    """The study of a program of one's own."""
+    load = f"""[load]
+name = "command"
+run = ["ask", "{{address}}:{{port}}", "{{rate}}", "{{users}}"]
+work = {{ read = 'did (\\d+)', unit = "visit" }}
+loop = "{loop}"
+[knee]"""
+    return TEXT.partition("[load]")[0] + load + TEXT.partition("[knee]")[2]
+
+
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("text", [TEXT, CLOSED, VIEWERS], ids=["rate", "users", "viewers"])
 def test_any_load_with_an_intensity_is_searched(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +178,7 @@ def test_any_load_with_an_intensity_is_searched(text: str, monkeypatch: pytest.M
         ("failed < 0.1 %", "failed < 0.001", "failed_percent is in %: write 0.001 %"),
         ("most = 100000", "most = 10", "there is no intensity from 100 to 10 requests/s"),
         ("least = 100", "least = 20", "asks for 20, of which 'latency_p99 < 20 ms' says nothing"),
+        ("least = 100", "least = 99", "asks for 99, of which 'latency_p99 < 20 ms' says nothing"),
         ("least = 100", 'least = "100 /s"', "least: '100 /s' is not a number"),
         ('window = "1 s"', "windows = 4", "most of 4 windows are to agree, and half may not"),
         ('window = "1 s"', "precision = 5", "precision: 5 lacks its unit: write it as a string, for example"),
@@ -167,14 +194,27 @@ def test_what_is_no_search_is_refused(old: str, new: str, told: str) -> None:
     assert all(problem.where.startswith("carries.toml") for problem in problems), problems
 
 
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(("label", "least"), [("p50", 2), ("p90", 10), ("p99", 100), ("p999", 1000)])
+def test_the_least_that_a_percentile_says_something_of_is_enough(label: str, least: int) -> None:
+    """As written in its refusal, whichever way 1 - q is rounded."""
+    text = TEXT.replace("latency_p99", f"latency_{label}")
+    assert refused(text.replace("least = 100", f"least = {least}")) == []
+    (problem,) = refused(text.replace("least = 100", f"least = {least - 1}"))
+    assert problem.remedy.startswith(f"write least = {least}, ")
+
+
 @pytest.mark.parametrize(
     ("text", "factor"),
     [
         (TEXT, '"load.rate" = ["100/s", "200/s"]'),
         (CLOSED, '"load.connections" = [10, 100]'),
         (VIEWERS, '"load.viewers" = [2, 9]'),
+        (CLOSED.replace('name = "http"', 'name = "ab"'), '"load.connections" = [10, 100]'),
+        (OF_SERVERS, '"load.connections" = [10, 100]'),
+        (of_a_program("closed"), '"load.users" = [1, 9]'),
     ],
-    ids=["rate", "connections", "viewers"],
+    ids=["rate", "connections", "viewers", "ab", "servers", "users"],
 )
 def test_a_factor_that_the_search_sets_itself_is_refused(text: str, factor: str) -> None:
     """Each of its levels would be one and the same search."""
@@ -186,20 +226,24 @@ def test_a_factor_that_the_search_sets_itself_is_refused(text: str, factor: str)
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [(TEXT, ""), (CLOSED, '"load.loop" = ["open"]\n')],
+    ids=["open", "all levels open"],
+)
+def test_how_many_may_be_open_is_none_that_the_search_sets(text: str, loop: str) -> None:
+    read = study(f'{text}[factors]\n{loop}"load.connections" = [100, 500]\n')
+    assert read.factors["load.connections"] == (100, 500)
+
+
 def test_how_many_users_a_program_has_at_a_rate_is_none_that_the_search_sets() -> None:
-    program = f"""[load]
-name = "command"
-run = ["ask", "{{address}}:{{port}}", "{{rate}}", "{{users}}"]
-work = {{ read = 'did (\\d+)', unit = "visit" }}
-loop = "open"
-[knee]{TEXT.partition("[knee]")[2]}[factors]
-"load.users" = [1, 9]
-"""
-    assert study(TEXT.partition("[load]")[0] + program).factors == {"load.users": (1, 9)}
+    text = of_a_program("open") + '[factors]\n"load.users" = [1, 9]\n'
+    assert study(text).factors == {"load.users": (1, 9)}
 
 
-def test_how_many_may_be_open_is_none_that_the_search_sets() -> None:
-    assert study(TEXT + '[factors]\n"load.connections" = [100, 500]\n').factors == {"load.connections": (100, 500)}
+def test_a_loop_that_is_no_list_is_told_once() -> None:
+    with pytest.raises(StudyError, match=r"load\.loop needs a list of levels"):
+        study(f'{CLOSED}[factors]\n"load.connections" = [1, 2]\n"load.loop" = 5\n')
 
 
 @pytest.mark.usefixtures("ready")
@@ -341,6 +385,25 @@ def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Pa
     assert checks[GENERATOR_HEADROOM].passed is not False
 
 
+def test_what_was_used_at_some_knees_alone_is_told_so(tmp_path: Path) -> None:
+    """Those that ended at the most are the fastest: a mean over the others is of the slower ones."""
+    at_the_edge = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.1, capacity_per_s=100_000 / SHARE)
+    trials = measure_all(read_run(run(tmp_path / "run", at_the_edge).path))
+    for trial in trials:
+        if KNEE in trial.values:
+            trial.put("cpu_s_per_1000", 1.0)  # fakes use none
+            trial.notes["cpu_s_per_1000"] = "at its own knee"
+    note_bounds(trials)
+    told: dict[str, list[str]] = {}
+    for trial in trials:
+        told.setdefault(trial.record.trial.arm.label, []).extend(trial.notes.values())
+    assert told.pop("docker+routed") == ["at its own knee"] * 6
+    assert told, "native, twice"
+    for notes in told.values():
+        assert 0 < len(notes) < 6
+        assert set(notes) == {f"at its own knee, in {len(notes)} of 6 deployments: those whose knee is no bound"}
+
+
 ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')
 
 
@@ -393,19 +456,6 @@ def test_searches_in_turn_are_watched_as_long_as_can_be(monkeypatch: pytest.Monk
     (problem,) = refused(ROTATION.replace('window = "1 s"', 'window = "20 s"'))
     assert re.fullmatch(r"a turn would last [\d,]+ s, and 800 s can be watched", problem.what)
     assert problem.where == "carries.toml: [knee] window"
-
-
-SERVERS = """\
-[servers.lean.service]
-name = "nginx"
-[servers.lean.load]
-name = "http"
-[servers.broad.service]
-name = "apache"
-[servers.broad.load]
-name = "http"
-[load]
-"""
 
 
 def test_a_search_that_came_to_no_end_tells_nothing(tmp_path: Path) -> None:

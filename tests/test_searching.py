@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -141,6 +142,15 @@ def test_what_a_generator_cannot_be_asked_for_is_beyond_it(
     assert max(at for at, _ in session.asked) <= most_here
     told = ["the generator cannot be asked for more than 40 requests/s here"]
     assert measured.notes == (told if most_here == 40 else [])
+
+
+def test_as_many_users_are_looked_for_as_there_are_ports_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond them the generator itself is in the way, and each trial would fail."""
+    monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (10**6, True))
+    assert HttpLoad(HttpSettings()).most_here(2) == 65535 - 1023
+    assert HttpLoad(HttpSettings(loop="open")).most_here(2) == math.inf
+    monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (1000, True))
+    assert HttpLoad(HttpSettings()).most_here(2) == 1000 - 64 - 2 * 4
 
 
 def test_as_many_viewers_are_looked_for_as_connections_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:

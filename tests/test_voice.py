@@ -86,6 +86,26 @@ def test_one_that_was_written_to_is_not_used() -> None:
     assert f"rm -r {path.parent}" in str(raised.value)
 
 
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"sha256": 5}', None])
+def test_one_whose_manifest_was_written_to_is_not_used(manifest: str | None) -> None:
+    """Not a traceback, and not for ever: it is said what removes it."""
+    path = voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say).with_name("manifest.json")
+    path.unlink() if manifest is None else path.write_text(manifest)
+    with pytest.raises(HostError, match="is not as it was made") as raised:
+        voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say)
+    assert f"rm -r {path.parent}" in str(raised.value)
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_that_was_removed_is_told_with_what_makes_it_anew() -> None:
+    path = voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say)
+    path.unlink()
+    with pytest.raises(HostError, match=r"is not as it was made: FileNotFoundError.*voice\.ogg") as raised:
+        voice.made(Encoder(ogg(RIGHT), "voice.ogg"), VOICE, say)
+    assert f"rm -r {path.parent}" in str(raised.value)
+
+
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: ogg(HEADS) + tail))
 def test_any_bytes_are_read_or_refused(written: bytes) -> None:
     try:

@@ -51,18 +51,24 @@ def made(what: object, entry: Path, make: Callable[[Path], None], digests: Calla
     """The entry, from the cache where it is there already; else ``make`` fills it. ``digests``: of its files, by name,
     as its manifest has them.
 
-    HostError: it cannot be written, or what was made has been written to; and all that ``make`` raises.
+    HostError: it cannot be written, or what was made has been written to or removed; and all that ``make`` raises.
     """
     try:
         cached(entry, make)
-        differing = [name for name, digest in digests().items() if digest != sha256_of(file_of(what, entry, name))]
     except OSError as error:
         where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
         raise HostError(f"{what} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
-    if differing:
-        words = f"{what} is not as it was made: {', '.join(differing)}"
+    try:
+        told = ", ".join(name for name, digest in digests().items() if digest != sha256_of(entry / name))
+    except (OSError, *_NO_MANIFEST) as error:
+        told = f"{type(error).__name__}: {error}"
+    if told:
+        words = f"{what} is not as it was made: {told}"
         raise HostError(words, where=str(entry), remedy=f"rm -r {entry}, and the next run makes it anew")
     return entry
+
+
+_NO_MANIFEST = (ValueError, LookupError, TypeError, AttributeError)  # what reading one raises that was written to
 
 
 def manifest_of(entry: Path) -> dict[str, Any]:

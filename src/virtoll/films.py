@@ -52,7 +52,13 @@ def file(film: Film, form: Form) -> Path:
 
 def manifest(film: Film) -> dict[str, Any]:
     """What a film that was made is: ``tracks`` maps "video" and "audio" to ``packets`` and ``bytes``."""
-    return encoded.manifest_of(file(film, "mp4").parent)
+    return encoded.manifest_of(_entry(film))
+
+
+def digest(film: Film) -> str:
+    """The SHA-256 of the first of a film's files, of which the others are copies in other containers."""
+    found: str = manifest(film)["sha256"]["mp4"]
+    return found
 
 
 def problems(film: Film) -> list[Problem]:

@@ -59,6 +59,12 @@ def file(footage: Footage) -> Path:
     return encoded.file_of(footage, _entry(footage), _FILE)
 
 
+def digest(footage: Footage) -> str:
+    """The SHA-256 of footage that was made."""
+    found: str = encoded.manifest_of(_entry(footage))["sha256"]
+    return found
+
+
 def made(host: Host, footage: Footage, progress: Callable[[str], None]) -> Path:
     """Its file, from the cache where it is there already.
 
@@ -70,7 +76,7 @@ def made(host: Host, footage: Footage, progress: Callable[[str], None]) -> Path:
         footage,
         entry,
         lambda place: _make(host, footage, place, progress),
-        lambda: {_FILE: encoded.manifest_of(entry)["sha256"]},
+        lambda: {_FILE: digest(footage)},
     )
     return entry / _FILE
 

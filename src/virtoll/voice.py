@@ -31,6 +31,12 @@ def file(voice: Voice) -> Path:
     return encoded.file_of(voice, _entry(voice), _FILE)
 
 
+def digest(voice: Voice) -> str:
+    """The SHA-256 of a voice that was made."""
+    found: str = encoded.manifest_of(_entry(voice))["sha256"]
+    return found
+
+
 def made(host: Host, voice: Voice, progress: Callable[[str], None]) -> Path:
     """Its file, from the cache where it is there already.
 
@@ -42,7 +48,7 @@ def made(host: Host, voice: Voice, progress: Callable[[str], None]) -> Path:
         voice,
         entry,
         lambda place: _make(host, voice, place, progress),
-        lambda: {_FILE: encoded.manifest_of(entry)["sha256"]},
+        lambda: {_FILE: digest(voice)},
     )
     return entry / _FILE
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import KNEE, METRICS, TrialMetrics
 from virtoll.analysis.usage import note_usage
@@ -9,6 +12,7 @@ from virtoll.record.knee import Knee
 from virtoll.record.model import Measured
 
 _MANY = "a search for the knee: its windows are of many intensities"
+_AT_IT = "at its own knee"
 
 
 def note_knee(trial: TrialMetrics, measured: Measured, knee: Knee, run: Run) -> None:
@@ -28,7 +32,24 @@ def note_knee(trial: TrialMetrics, measured: Measured, knee: Knee, run: Run) -> 
     note_usage(trial, measured.model_copy(update={"windows": windows}), run)
     for name in trial.values.keys() & trial.missing.keys():
         trial.missing.pop(name)
-        trial.notes[name] = "at its own knee"
+        trial.notes[name] = _AT_IT
+
+
+def note_bounds(trials: Iterable[TrialMetrics]) -> None:
+    """Say beside what was used at the knee that it is of some deployments alone, where the knees of others of that arm
+    are bounds: those that ended at the most are the fastest.
+    """
+    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    for trial in trials:
+        plan = trial.record.trial
+        if trial.record.status == "valid" and (KNEE in trial.values or KNEE in trial.censored):
+            groups.setdefault((plan.arm.label, json.dumps(plan.condition, sort_keys=True)), []).append(trial)
+    for group in groups.values():
+        known = [trial for trial in group if KNEE in trial.values]
+        if len(known) < len(group):
+            note = f"{_AT_IT}, in {len(known)} of {len(group)} deployments: those whose knee is no bound"
+            for trial in known:
+                trial.notes |= {name: note for name, said in trial.notes.items() if said == _AT_IT}
 
 
 def bound_words(measured: Measured, knee: Knee) -> str:

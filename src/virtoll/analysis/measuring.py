@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.knees import note_knee
+from virtoll.analysis.knees import note_bounds, note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted, intensity_of
 from virtoll.analysis.ramps import untold_at
@@ -59,6 +59,7 @@ def measure_all(run: Run, wanted: Wanted = ALL) -> list[TrialMetrics]:
     trials = _shared(run, wanted) if many else [measure(run, record, wanted) for record in run.records]
     _leave_out_too_few(trials)
     _leave_out_the_generators_own(trials)
+    note_bounds(trials)
     return trials
 
 

@@ -1,6 +1,6 @@
 """Go programs that Debian does not have: built from modules of locked versions and digests, once, and cached.
 
-    CACHE/programs/<digest12>/livekit-server
+    CACHE/programs/livekit-server-<digest12>/livekit-server
 
 Debian's Go is older than they ask for: it fetches the one that they are built with, which is a module as any other.
 Both know by themselves where modules are to be had (GOPROXY says otherwise). A program is taken if it has the lock's
@@ -11,8 +11,10 @@ at again each time that it is laid into an image.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
@@ -64,11 +66,9 @@ def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> P
 
 
 def _entry(program: GoProgram) -> Path:
-    """By the digest that is locked; and by the source, where that is beside its lock: it may have been changed, and the
-    lock not, which a build would tell.
-    """
-    source = f"-{hashlib.sha256(program.source.encode()).hexdigest()[:12]}" if program.source else ""
-    return cache_directory() / "programs" / f"{program.sha256[:12]}{source}"
+    """By all that it is made of, too: where that was changed and what must come of it was not, a build would tell."""
+    digest = hashlib.sha256(json.dumps(asdict(program), sort_keys=True).encode()).hexdigest()
+    return cache_directory() / "programs" / f"{program.name}-{digest[:12]}"
 
 
 def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str], None]) -> None:

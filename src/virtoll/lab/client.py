@@ -32,6 +32,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else s
 sys.stdout.buffer.write(got[:most])
 """
 
+LOCAL_PORTS = range(1024, 65536)  # of a client's own: one for each connection to a server
 _GET_S = 30.0
 # Groups below the lab's: of a load's own programs, and of what stands behind the service.
 LOAD, ORIGIN = "load", "origin"

@@ -44,6 +44,7 @@ from virtoll.lab.base import (
     Site,
     further_link,
 )
+from virtoll.lab.client import LOCAL_PORTS
 
 # Locally administered (bit 1 of the first octet), "vt" in the next two.
 _GENERATOR_MAC = "02:76:74:00:01:02"
@@ -57,7 +58,7 @@ _EVERYWHERE = (
     "net/ipv4/conf/all/rp_filter=0",
     "net/ipv4/conf/default/rp_filter=0",
 )
-_GENERATOR_ONLY = ("net/ipv4/ip_local_port_range=1024 65535", "net/ipv4/tcp_tw_reuse=1")
+_GENERATOR_ONLY = (f"net/ipv4/ip_local_port_range={LOCAL_PORTS[0]} {LOCAL_PORTS[-1]}", "net/ipv4/tcp_tw_reuse=1")
 _SUT_ONLY = (
     "net/ipv4/ip_forward=1",
     "net/bridge/bridge-nf-call-iptables=0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,8 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.client import Client
+from virtoll.hosts.open_files import most_of
+from virtoll.lab.client import LOCAL_PORTS, Client
 from virtoll.loads.base import (
     Bulk,
     Load,
@@ -92,6 +94,10 @@ class NativeLoad(Load):
         arrivals are scheduled, and how many are under way at once is not known.
         """
         return self.work_each * (self.settings.connections if self.loop == "closed" else 1)
+
+    def most_here(self, cpus: int) -> float:
+        """Users: as many as may have a connection each, by the files that may be open and by its ports."""
+        return math.inf if self.loop == "open" else min(most_of(1, max(1, cpus)), len(LOCAL_PORTS))
 
     def undivided(self, parts: int) -> str:
         """What would not be the same load, or none for some of them."""

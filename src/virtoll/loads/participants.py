@@ -35,7 +35,7 @@ _SPARE_S = 60.0
 _LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
 _SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
 _AHEAD_NS = 2 * 10**9  # of the first join: the generator reads its order, and maybe its films, before
-_LEAST = 2  # participants, of whom one watches another
+LEAST = 2  # participants, of whom one watches another
 _WATCHER = "watcher"  # what all others are called
 
 
@@ -178,8 +178,8 @@ class ParticipantsLoad(Load):
         if not self.footage:
             what = "nobody sends anything, and there is nothing to watch"
             problems.append(Problem(what, "[load] webcams, desktops", "let there be one at least"))
-        if any(level < _LEAST for level in levels) or list(levels) != sorted(set(levels)):
-            what = f"a ramp goes up from {_LEAST} on, and {', '.join(map(str, levels))} does not"
+        if any(level < LEAST for level in levels) or list(levels) != sorted(set(levels)):
+            what = f"a ramp goes up from {LEAST} on, and {', '.join(map(str, levels))} does not"
             remedy = "write them in ascending order; one who is alone has nobody to watch"
             problems.append(Problem(what, "[load] levels", remedy))
         if levels and (long_s := self._ramp_s) > _LONGEST_S:

@@ -40,7 +40,9 @@ _BUSY, _BUSY_PART = 0.8, 0.4
 MEASURED_BY = "measured_by"
 _MEASURING = (
     *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
-    *("probes", "services", "trial"),
+    *("probes", "services", "study", "trial"),
+    *("record/knee.py", "record/objective.py"),  # what a search asks for next
+    *("encoded.py", "films.py", "footage.py", "h264.py", "offers.py", "units.py", "voice.py"),  # what is sent
 )
 
 
@@ -52,12 +54,14 @@ def describe(
     files: Mapping[str, str],
     *,
     generators: Iterable[str],
+    media: Mapping[str, str],
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
     comes from; ``files``: digests of what of this machine's a service is given;
-    ``generators``: the binaries that load is made with, besides the one that waits for each service.
+    ``generators``: the binaries that load is made with, besides the one that waits for each service; ``media``: digests
+    of what they send, or are served.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     installed = {role: content["versions"] for role, content in contents.items() if content["versions"]}
@@ -77,6 +81,7 @@ def describe(
         "files": dict(files),
         "agent": binaries.digest("virtoll-agent"),
         "load generators": {name: binaries.digest(name) for name in sorted({"virtoll-load", *generators})},
+        **({"media": dict(media)} if media else {}),
     }
     notes = {
         "load_average": os.getloadavg()[0],
@@ -100,8 +105,8 @@ def describe(
 
 def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
     """This machine, as a study's stage has made it ready for these arms."""
-    runtimes, generators = stage.runtimes(arms), stage.generators
-    return describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
+    generators, media = stage.generators, stage.media
+    return describe(images, stage.runtimes(arms), skipped, plugins(), stage.files, generators=generators, media=media)
 
 
 def _in_a_line(versions: Mapping[str, str]) -> str:
@@ -113,7 +118,8 @@ def _in_a_line(versions: Mapping[str, str]) -> str:
 def _code() -> str:
     """sha256 of the part of virtoll that measures; what reads results may change under a run."""
     top, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for path in sorted(path for room in _MEASURING for path in (top / room).rglob("*")):
+    places = [top / place for place in _MEASURING]
+    for path in sorted(path for place in places for path in (place, *place.rglob("*"))):
         if not path.is_file() or path.suffix == ".pyc":
             continue
         digest.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())

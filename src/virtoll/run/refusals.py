@@ -17,6 +17,7 @@ from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
+from virtoll.loads.participants import LEAST, ParticipantsLoad
 from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import JanusRoom, Room
 from virtoll.probes.base import probes
@@ -73,6 +74,8 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
             "least" if knee.most == Knee.most else "most"
         )  # where none is written the search ends at what there may be
         problems += work.load.too_many(round(getattr(knee, key)), f"{where} {key}")
+    elif isinstance(work.load, ParticipantsLoad) and knee.least < LEAST:
+        problems.append(Problem("one who is alone has nobody to watch", f"{where} least", f"write least = {LEAST}"))
     return [*problems, *_of_objective(knee, work.load, where)]
 
 
@@ -171,7 +174,7 @@ def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
             what = f"load {load.name!r} tells no percentile of what it asks for"
             problems.append(Problem(what, f"{where} objective", "take one that does (http), or what it tells"))
             continue
-        if q is not None and q < 1 and not load.intensity.whole and asked * (1 - q) < 1:
+        if q is not None and q < 1 and not load.intensity.whole and round(asked * (1 - q), 6) < 1:
             what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
             least = math.ceil(round(1 / (1 - q), 6) * 1e9 / knee.window_ns)
             problems.append(Problem(what, f"{where} least", f"write least = {least}, or take longer windows"))

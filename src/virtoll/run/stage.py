@@ -18,7 +18,7 @@ from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.networks.base import network_modes
-from virtoll.offers import Film
+from virtoll.offers import Film, Footage, Voice
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.elsewhere import problems_elsewhere
@@ -163,11 +163,10 @@ class Stage:
         name, driven = self.study.name, self._driven
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
         of_load = _image(work.load.programs for work in driven)
-        for shot in dict.fromkeys(shot for work in driven for shot in work.load.footage):
+        for shot in self._footage:
             footage.made(self.host, shot, say)
-        for said in dict.fromkeys(work.load.voice for work in driven):
-            if said is not None:
-                voice.made(self.host, said, say)
+        for said in self._voices:
+            voice.made(self.host, said, say)
         laid = self._films(say)
         of_instances = {
             configuration: _built(self.host, name, wanted, say, laid) for configuration, wanted in self.wanted.items()
@@ -213,6 +212,16 @@ class Stage:
         return {inside: " or ".join(digests) for inside, digests in sorted(given.items())}
 
     @property
+    def media(self) -> dict[str, str]:
+        """The digest of each film, footage and voice, once they are made: another ffmpeg makes another of that name."""
+        contents = [work.load.content for work in self._driven]
+        return {
+            **{film.name: films.digest(film) for film in contents if isinstance(film, Film)},
+            **{shot.name: footage.digest(shot) for shot in self._footage},
+            **{said.name: voice.digest(said) for said in self._voices},
+        }
+
+    @property
     def generators(self) -> set[str]:
         """The binaries of virtoll's own that the loads run."""
         return {work.load.generator for work in self._driven if work.load.generator}
@@ -229,6 +238,14 @@ class Stage:
         for content, forms in dict.fromkeys((work.load.content, work.service.films) for work in self._driven):
             found |= films.laid(self.host, content, forms, say) if isinstance(content, Film) else {}
         return found
+
+    @property
+    def _footage(self) -> Iterable[Footage]:
+        return dict.fromkeys(shot for work in self._driven for shot in work.load.footage)
+
+    @property
+    def _voices(self) -> Iterable[Voice]:
+        return dict.fromkeys(work.load.voice for work in self._driven if work.load.voice is not None)
 
     @property
     def _driven(self) -> list[Driven]:

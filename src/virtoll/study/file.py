@@ -253,7 +253,7 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
     factors = {}
     for path, levels in document.get("factors", {}).items():
         spec = _factor_spec(reader, path, "factors", sections.specs)
-        if spec is not None and (inert := _why_inert(document, sections.base, spec.path)):
+        if spec is not None and (inert := _why_inert(document, sections, spec.path)):
             what, remedy = inert
             reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
         if not isinstance(levels, list) or not levels:
@@ -268,19 +268,29 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
     return factors
 
 
-def _why_inert(document: Mapping[str, Any], base: Mapping[str, Any], path: str) -> tuple[str, str] | None:
+def _why_inert(document: Mapping[str, Any], sections: Sections, path: str) -> tuple[str, str] | None:
     """Why all levels of a factor would be one and the same, and what to do; None where they are not."""
-    section = path.partition(".")[0]
+    section, base = path.partition(".")[0], sections.base
     if section == "origin":
         return "one origin stands for the whole run", "make a study of each"
     if section == "rotation" and document.get("design") != "rotation":
         return "nothing is measured in turn", 'write design = "rotation" at the top, or leave it out'
-    if base.get("knee.objective") and path in (*INTENSITIES, *(_USERS if base.get("load.loop") == "closed" else ())):
+    if base.get("knee.objective") and path in _searched(document, sections):
         return "the search for the knee asks for it itself", "leave it out, or leave [knee] out"
     switch, lacks = _SWITCHES.get(section, ("", ""))
     if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
         return None
     return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
+
+
+def _searched(document: Mapping[str, Any], sections: Sections) -> tuple[str, ...]:
+    """What a search sets: how many there are, too, where all loads are closed loops (those of other people's programs
+    always are, and have no setting for it).
+    """
+    bases = [server.base for server in sections.servers.values()] or [sections.base]
+    levels = document["factors"].get("load.loop")
+    loops = levels if isinstance(levels, list) else [base.get("load.loop", "closed") for base in bases]
+    return INTENSITIES + (_USERS if all(loop == "closed" for loop in loops) else ())
 
 
 _USERS = ("load.connections", "load.users")  # how many there are, of a closed loop
