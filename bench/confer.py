@@ -111,7 +111,7 @@ class Run:
     lost: int
     cpu_s: float
     seconds: float
-    memory_bytes: int = 0
+    memory_bytes: int = 0  # of ours
     server_cpus: float = 0.0
     failures: int = 0  # joins that failed; those who failed come again
     waited: bool = False  # whether of some stream nothing had come yet, within the window
@@ -127,7 +127,7 @@ class Run:
         return is_all and self.packets > 0 and self.lost <= MOST_LOST * (self.packets + self.lost)
 
 
-def of_ours(report: dict[str, Any], every_ns: int, **weighed: Any) -> Run:
+def of_ours(report: dict[str, Any], every_ns: int, memory_bytes: int, server_cpus: float) -> Run:
     """What virtoll-confer reports (rust/confer/src/tally.rs)."""
     window, joins, received = report["window"], report["joins"], list(report["received"].values())
     total = {name: sum(each[name] for each in received) for name in ("streams", "packets", "bytes", "lost")}
@@ -140,11 +140,12 @@ def of_ours(report: dict[str, Any], every_ns: int, **weighed: Any) -> Run:
         failures=sum(joins["failures"].values()),
         waited=any(each["waiting_ns"] for each in received),
         **total,
-        **weighed,
+        memory_bytes=memory_bytes,
+        server_cpus=server_cpus,
     )
 
 
-def of_pion(report: dict[str, Any], seconds: float, **weighed: Any) -> Run:
+def of_pion(report: dict[str, Any], seconds: float, server_cpus: float) -> Run:
     """What its client reports (bench/pion/main.go)."""
     names = ("joined", "streams", "packets", "bytes", "lost")
     return Run(
@@ -153,7 +154,7 @@ def of_pion(report: dict[str, Any], seconds: float, **weighed: Any) -> Run:
         seconds=seconds,
         failures=len(report["failures"]),
         **{name: report[name] for name in names},
-        **weighed,
+        server_cpus=server_cpus,
     )
 
 
@@ -173,16 +174,11 @@ class Place:
             raise SystemExit("bench.confer: the kernel does not tell what Janus uses (no controller of CPU time)")
         return used_ns / 1e9
 
-    def weigh(self, conversation: Conversation, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """Over a window: the memory that a client has by its end, and what Janus used."""
+    def server_cpus(self, start_ns: int, end_ns: int) -> float:
+        """What Janus uses over a window that is to come."""
         before_s = at(start_ns, self.server_cpu_s)
         after_s = at(end_ns, self.server_cpu_s)
-        cpus = (after_s - before_s) * 1e9 / (end_ns - start_ns)
-        try:
-            return {"memory_bytes": peak_bytes(conversation.pid), "server_cpus": cpus}
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            conversation.read(_SPARE_S)  # TrialError, with its own words
-            raise
+        return (after_s - before_s) * 1e9 / (end_ns - start_ns)
 
 
 @contextmanager
@@ -236,8 +232,18 @@ def ours(place: Place, receivers: int, seconds: int, every_ns: int = _EVERY_NS) 
     start_ns = time.monotonic_ns() + _AHEAD_NS + every_ns * receivers + _SETTLE_NS
     with conversing(place.client, ("virtoll-confer",), "the participants", spec) as conversation:
         conversation.write(json.dumps(order(load.settings, receivers, start_ns)).encode() + b"\n")
-        weighed = place.weigh(conversation, start_ns, start_ns + seconds * 10**9)
-        return of_ours(conversation.read(_SPARE_S), every_ns, **weighed)
+        cpus = place.server_cpus(start_ns, start_ns + seconds * 10**9)
+        memory_bytes = _memory_bytes(conversation)
+        return of_ours(conversation.read(_SPARE_S), every_ns, memory_bytes, cpus)
+
+
+def _memory_bytes(conversation: Conversation) -> int:
+    """The most that our client has had, which waits for what is next. TrialError, with its words, if it has ended."""
+    try:
+        return peak_bytes(conversation.pid)
+    except (FileNotFoundError, ProcessLookupError):
+        conversation.read(_SPARE_S)
+        raise
 
 
 def theirs(place: Place, receivers: int, seconds: int) -> Run:
@@ -248,8 +254,8 @@ def theirs(place: Place, receivers: int, seconds: int) -> Run:
     program = str(place.pion)  # where it lies, in the place of the name of one that is virtoll's own
     with conversing(place.client, (program,), "Pion's participants", asked) as conversation:
         start_ns = time.monotonic_ns() + lead_ns
-        weighed = place.weigh(conversation, start_ns, start_ns + seconds * 10**9)
-        return of_pion(conversation.read(_SPARE_S), seconds, **weighed)
+        cpus = place.server_cpus(start_ns, start_ns + seconds * 10**9)
+        return of_pion(conversation.read(_SPARE_S), seconds, cpus)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hypothesis import settings
 import leaks
 from patience import wait_for_boots
 from shares import ByPlatform, rank
+from stops import Stops
 from turns import take_turns
 from virtoll.binaries import binary
 from virtoll.errors import HostError
@@ -106,6 +107,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """See what the machine looks like before all tests of all workers."""
     if not _WORKER and not session.config.option.collectonly:
         session.config.stash[_BEFORE] = _Before()
+        session.config.stash[_STOPS] = stops = Stops()
+        session.config.add_cleanup(stops.watch())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tell of the time in which nothing could run."""
+    if found := config.stash.get(_STOPS, Stops()).found:
+        terminalreporter.section("the machine stood still")
+        terminalreporter.write_line("\n".join(found))
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -142,6 +152,7 @@ class _Before:
 
 
 _BEFORE = pytest.StashKey[_Before]()
+_STOPS = pytest.StashKey[Stops]()
 
 
 def _is_free(file: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from virtoll.agent import client
+from virtoll.hosts.local import LocalHost
 from virtoll.lab import client as visitor
 from virtoll.platforms import container_network, dockerd, lxc, qemu, vm, vmm_api
+from virtoll.platforms.engine import Engine
 from virtoll.services import janus, postgres, red5, unbound, vlc
 
 _PATIENCE_S = 480.0
@@ -12,7 +14,7 @@ _PATIENCE_S = 480.0
 
 def wait_for_boots() -> None:
     """Have a guest's boot, and an agent's answer, take as long as they take: many times as long as elsewhere. The same
-    of the daemons of containers, and of services that are to answer.
+    of the daemons of containers, of services that are to answer, and of commands that name no time of their own.
     """
     vm.BOOT_LIMIT_S = client._PATIENCE_S = _PATIENCE_S
     dockerd._START_S = max(dockerd._START_S, _PATIENCE_S)  # nested.patience may have come before
@@ -20,3 +22,6 @@ def wait_for_boots() -> None:
     qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = _PATIENCE_S
     for service in (janus, postgres, red5, unbound, vlc):
         vars(service)["_READY_S"] = _PATIENCE_S
+    for call in (LocalHost.run, client.AgentClient.__init__, client.AgentClient.run, Engine.call):
+        assert call.__kwdefaults__ is not None
+        call.__kwdefaults__["timeout_s"] = _PATIENCE_S

@@ -25,7 +25,7 @@ MANY = Run(
     server_cpus=0.95,
 )
 ONE = replace(MANY, joined=1, streams=2, memory_bytes=400_000)
-PION = replace(MANY, cpu_s=1.25)
+PION = replace(MANY, cpu_s=1.25, memory_bytes=0)
 
 
 def of_role(**more: int) -> dict[str, int]:
@@ -45,14 +45,14 @@ def test_what_ours_reports_is_read() -> None:
         "joins": {"time": [[10**6, 2 * 10**6, 40], [10**8, 2 * 10**8, 9]], "failures": {"ice failed": 2}},
         "received": {"watcher": of_role(), "other": of_role(streams=98, packets=1000, bytes=9000, lost=3)},
     }
-    run = confer.of_ours(report, 20 * 10**6, memory_bytes=5, server_cpus=0.25)
+    run = confer.of_ours(report, 20 * 10**6, 5, 0.25)
     assert (run.streams, run.packets, run.bytes, run.lost, run.joined) == (98, 1000, 9000, 3, 49)
     assert (run.cpu_s, run.seconds, run.memory_bytes, run.server_cpus) == (1.5, 10, 5, 0.25)
     assert run.joined_s == pytest.approx(49 * 0.02 + 0.2), "the last may have been the slowest"
     assert (run.failures, run.waited) == (2, False)
     assert not run.is_whole(CELL)
     report["received"]["other"]["waiting_ns"] = 1
-    assert confer.of_ours(report, 20 * 10**6).waited
+    assert confer.of_ours(report, 20 * 10**6, 5, 0.25).waited
 
 
 def test_what_pions_client_reports_is_read() -> None:
@@ -64,7 +64,7 @@ def test_what_pions_client_reports_is_read() -> None:
         "bytes": 62_500_000,
     }
     report |= {"lost": 0, "cpu_ns": 5 * SECOND // 4, "failures": []}
-    run = confer.of_pion(report, 10.0, memory_bytes=20_000_000, server_cpus=0.95)
+    run = confer.of_pion(report, 10.0, 0.95)
     assert run == PION
     assert run.is_whole(CELL)
     assert run.packets_per_cpu_s == 48_000

@@ -190,7 +190,7 @@ impl<'a> Audio<'a> {
             if let Event::RtpPacket(packet) = event {
                 has_heard = true;
                 let packet = Packet {
-                    number: *packet.seq_no as u16,
+                    number: *packet.seq_no,
                     timestamp: packet.header.timestamp,
                     came_ns: at_ns,
                     bytes: packet.payload.len(),

@@ -3,10 +3,14 @@
 
 use virtoll_generator::reception::{Leaped, Place, Received, Reception};
 
+/// Faster than any source sends (100 Mbit/s and more): numbers that leaped farther than that in their time were not passed.
+const MOST_PER_S: u64 = 10_000;
+
 #[derive(Debug)]
 pub struct Counting {
-    clock_hz: u32,
     reception: Reception,
+    /// The highest number that was of use, and when it came; None: nothing has come.
+    highest: Option<(u64, i64)>,
     /// Of the window.
     received: Received,
 }
@@ -14,33 +18,58 @@ pub struct Counting {
 impl Counting {
     pub fn new(clock_hz: u32) -> Self {
         Counting {
-            clock_hz,
             reception: Reception::new(clock_hz),
+            highest: None,
             received: Received::default(),
         }
     }
 
-    /// A packet came; whether it brings something.
-    pub fn packet(&mut self, number: u16, timestamp: u32, came_ns: i64, in_window: bool) -> bool {
+    /// A packet came; whether it brings something. ``number`` counts on beyond 2^16.
+    pub fn packet(&mut self, number: u64, timestamp: u32, came_ns: i64, in_window: bool) -> bool {
         let window = in_window.then_some(&mut self.received);
-        let place = self.reception.packet(number, timestamp, came_ns, window);
-        self.is_of_use(place)
+        let short = number as u16;
+        let place = self.reception.packet(short, timestamp, came_ns, window);
+        self.is_of_use(place, number, came_ns, in_window)
     }
 
     /// The same of one that was asked for again.
-    pub fn repaired(&mut self, number: u16, in_window: bool) -> bool {
+    pub fn repaired(&mut self, number: u64, came_ns: i64, in_window: bool) -> bool {
         let window = in_window.then_some(&mut self.received);
-        let place = self.reception.repaired(number, window);
-        self.is_of_use(place)
+        let place = self.reception.repaired(number as u16, window);
+        self.is_of_use(place, number, came_ns, in_window)
     }
 
-    /// What is counted goes on from where the source leaped to.
-    fn is_of_use(&mut self, place: Result<Place, Leaped>) -> bool {
+    fn is_of_use(
+        &mut self,
+        place: Result<Place, Leaped>,
+        number: u64,
+        came_ns: i64,
+        in_window: bool,
+    ) -> bool {
         match place {
-            Ok(place) => place != Place::Useless,
-            Err(Leaped) => {
-                self.reception = Reception::new(self.clock_hz);
-                true
+            Ok(Place::Useless) => return false,
+            Ok(_) => {}
+            Err(Leaped) => self.leap(number, came_ns, in_window),
+        }
+        self.highest = self.highest.max(Some((number, came_ns)));
+        true
+    }
+
+    /// What is counted goes on from where the source leaped to: two packets have come from there, of which the first was
+    /// taken for a stray. After an outage all that could have been sent meanwhile is lost; farther than that leaps a
+    /// source that began anew.
+    fn leap(&mut self, number: u64, came_ns: i64, in_window: bool) {
+        self.reception.leap();
+        let (highest, then_ns) = self.highest.unwrap_or((number, came_ns));
+        let (passed, since_ns) = (number.saturating_sub(highest), came_ns - then_ns);
+        let sendable = since_ns.max(0) as u64 * MOST_PER_S / 1_000_000_000;
+        if in_window {
+            self.received.strays = self.received.strays.saturating_sub(2);
+            self.received.packets += 2;
+            self.received.expected += 2;
+            if (2..=sendable).contains(&passed) {
+                self.received.expected += passed - 2;
+                self.received.lost += passed - 2;
             }
         }
     }

@@ -7,7 +7,7 @@
 
 /// Numbers ahead of what is shown that are kept in mind, a byte each: the packets of a key frame that is a second of
 /// 20 Mbit/s, nearly twice.
-const KEPT: u64 = 4096;
+pub const KEPT: u64 = 4096;
 const CAME: u8 = 1;
 const ENDS: u8 = 2;
 /// What a decoder needs to begin with a frame: the parameters of all pictures, in which packet a key frame begins; those of

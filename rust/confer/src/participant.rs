@@ -229,6 +229,7 @@ impl<'a> Participant<'a> {
             }
         }
         self.join(now_ns, shared);
+        self.unsent(now_ns, shared, tally);
         Ok(last_ns)
     }
 
@@ -271,7 +272,20 @@ impl<'a> Participant<'a> {
             audio.drive(now_ns, shared, tally)?;
         }
         self.join(now_ns, shared);
+        self.unsent(now_ns, shared, tally);
         self.speak()
+    }
+
+    /// Count what found no room in a socket with what was thrown away of one that was full: neither is the service's loss.
+    fn unsent(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) {
+        for way in WAYS {
+            let unsent = self
+                .peer(way)
+                .map_or(0, |peer| std::mem::take(&mut peer.unsent));
+            if tally.span.holds(now_ns) {
+                tally.received[shared.roles.len()].dropped += unsent;
+            }
+        }
     }
 
     fn speak(&mut self) -> Result<(), Trouble> {

@@ -15,12 +15,13 @@ use virtoll_generator::datagrams::{Datagram, Sockets};
 use virtoll_generator::sys;
 
 use super::codec::Codec;
+use super::frames;
 use super::room::Failure;
 
 /// How often str0m tells its statistics.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// Packets that can be sent again, and for how long: some seconds of a film.
-const KEPT_PACKETS: usize = 512;
+/// Packets that can be sent again, and for how long: as many as a receiver of ours can still put in place.
+const KEPT_PACKETS: usize = frames::KEPT as usize;
 const KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// Between the two kinds of time; CLOCK_MONOTONIC is behind both.
@@ -85,6 +86,8 @@ pub struct Peer {
     /// When it is to be driven, though nothing came.
     pub wake_ns: i64,
     pub outgoing: Outgoing,
+    /// Datagrams that found no room in its socket since it was last asked: they were never sent.
+    pub unsent: u64,
 }
 
 impl Peer {
@@ -121,6 +124,7 @@ impl Peer {
             is_connected: false,
             wake_ns: now_ns,
             outgoing: Outgoing::default(),
+            unsent: 0,
         })
     }
 
@@ -252,9 +256,11 @@ impl Peer {
                     let SocketAddr::V4(to) = datagram.destination else {
                         continue;
                     };
-                    self.count(&datagram.contents);
-                    self.sockets
-                        .send(0, (*to.ip(), to.port()), &datagram.contents);
+                    let to = (*to.ip(), to.port());
+                    match self.sockets.send(0, to, &datagram.contents) {
+                        true => self.count(&datagram.contents),
+                        false => self.unsent += 1,
+                    }
                 }
                 Ok(Output::Event(event)) => {
                     self.notice(&event)?;

@@ -63,12 +63,10 @@ impl Stream {
                 .record((now_ns - self.since_ns).max(0) as u64);
         }
         let had = self.counting.had();
-        let number = packet.number as u16;
+        let (number, timestamp) = (packet.number, packet.timestamp);
         let is_of_use = match packet.is_repair {
-            true => self.counting.repaired(number, in_window),
-            false => self
-                .counting
-                .packet(number, packet.timestamp, now_ns, in_window),
+            true => self.counting.repaired(number, now_ns, in_window),
+            false => self.counting.packet(number, timestamp, now_ns, in_window),
         };
         if in_window {
             counts.packets += 1;
@@ -215,6 +213,16 @@ mod tests {
         given.sort_by_key(|(_, _, came_ms)| *came_ms);
         let (counts, _) = watched(given.into_iter());
         assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 0, 0));
+    }
+
+    /// At 4,000 packets a second, of which none comes for 800 ms.
+    #[test]
+    fn of_an_outage_all_is_lost_however_many_it_are() {
+        let whole = (0..12_000u64).filter(|number| !(4400..7600).contains(number));
+        let given = whole.map(|number| (number, false, number as i64 / 4));
+        let (counts, _) = watched(given);
+        assert_eq!((counts.expected, counts.lost), (4000, 3200));
+        assert_eq!((counts.packets, counts.duplicates), (800, 0));
     }
 
     /// Stamps of two reads are as exact as the clocks they were made with.

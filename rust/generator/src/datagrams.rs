@@ -12,8 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_void, socklen_t};
 
-/// What a socket holds that is not read at once: half of it is datagrams, several seconds of a film.
-const RECEIVE_BYTES: c_int = 1024 * 1024;
+/// What a socket holds that is not read at once, or that a slow line has not taken yet: half of it is datagrams, several
+/// seconds of a film.
+const HELD_BYTES: c_int = 1024 * 1024;
 /// Of one call; a datagram that is longer than a jumbo frame is cut off.
 const BATCH: usize = 32;
 const MOST_BYTES: usize = 9216;
@@ -60,22 +61,26 @@ impl Sockets {
         self.all.iter().position(|socket| socket.as_raw_fd() == fd)
     }
 
-    /// Send, if there is room.
-    pub fn send(&self, socket: usize, to: (Ipv4Addr, u16), bytes: &[u8]) {
+    /// Send. Whether there was room: without it, what is missing at the other end was never sent. That nobody is there is
+    /// no want of room.
+    pub fn send(&self, socket: usize, to: (Ipv4Addr, u16), bytes: &[u8]) -> bool {
         let address = address(to.0, to.1);
-        if let Some(fd) = self.all.get(socket) {
-            // SAFETY: the kernel reads `bytes` and a valid sockaddr_in, of the sizes given.
-            unsafe {
-                libc::sendto(
-                    fd.as_raw_fd(),
-                    bytes.as_ptr().cast(),
-                    bytes.len(),
-                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-                    (&raw const address).cast(),
-                    size_of::<libc::sockaddr_in>() as socklen_t,
-                );
-            }
-        }
+        let Some(fd) = self.all.get(socket) else {
+            return true;
+        };
+        // SAFETY: the kernel reads `bytes` and a valid sockaddr_in, of the sizes given.
+        let sent = unsafe {
+            libc::sendto(
+                fd.as_raw_fd(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_in>() as socklen_t,
+            )
+        };
+        let full = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM].map(Some);
+        sent >= 0 || !full.contains(&io::Error::last_os_error().raw_os_error())
     }
 
     /// Datagrams that were thrown away since it was last asked, as a datagram that came after them tells (SO_RXQ_OVFL).
@@ -118,8 +123,13 @@ fn bound_at(ip: Ipv4Addr, port: u16) -> io::Result<(OwnedFd, u16)> {
     for option in [libc::SO_TIMESTAMPNS, libc::SO_RXQ_OVFL] {
         set(&fd, option, 1)?;
     }
-    if set(&fd, libc::SO_RCVBUFFORCE, RECEIVE_BYTES / 2).is_err() {
-        set(&fd, libc::SO_RCVBUF, RECEIVE_BYTES / 2)?; // as much of it as net.core.rmem_max allows
+    for (forced, asked) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        if set(&fd, forced, HELD_BYTES / 2).is_err() {
+            set(&fd, asked, HELD_BYTES / 2)?; // as much of it as net.core.rmem_max and wmem_max allow
+        }
     }
     let mut local = address(ip, port);
     let mut length = size_of::<libc::sockaddr_in>() as socklen_t;
@@ -303,6 +313,7 @@ fn check(result: c_int) -> io::Result<c_int> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::process::Command;
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
@@ -328,6 +339,42 @@ mod tests {
                 came_ns
             );
         }
+    }
+
+    /// In a network of its own whose line takes a datagram a second.
+    fn before_a_slow_line(test: fn()) {
+        let thread = std::thread::spawn(move || {
+            // SAFETY: it changes what this thread alone sees.
+            let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(alone, 0, "a network of its own needs root");
+            for line in [
+                "ip link set lo up",
+                "tc qdisc add dev lo root tbf rate 8kbit burst 2000 limit 100000000",
+            ] {
+                let mut words = line.split(' ');
+                let mut command = Command::new(words.next().unwrap());
+                assert!(command.args(words).status().unwrap().success(), "{line}");
+            }
+            test();
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_finds_no_room_is_told() {
+        before_a_slow_line(|| {
+            let (sockets, _) = Sockets::bind_one(Ipv4Addr::LOCALHOST).unwrap();
+            let send = || sockets.send(0, (Ipv4Addr::LOCALHOST, 1), &[0; 1000]);
+            assert!((0..100).all(|_| send()), "as much as a key frame waits");
+            assert!((0..10_000).any(|_| !send()));
+        });
+    }
+
+    #[test]
+    fn where_nobody_is_there_is_room() {
+        let (sockets, _) = Sockets::bind_one(Ipv4Addr::LOCALHOST).unwrap();
+        let nowhere = Ipv4Addr::new(192, 0, 2, 1); // of documentation (RFC 5737): not from a loopback address
+        assert!((0..10).all(|_| sockets.send(0, (nowhere, 1), &[0; 1000])));
     }
 
     #[test]

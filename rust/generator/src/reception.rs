@@ -170,6 +170,15 @@ impl Reception {
         (self.jitters, self.jitter_sum_ns) = (0, 0);
     }
 
+    /// It begins anew, as with another source, within the same window: what this has of its jitter stays.
+    pub fn leap(&mut self) {
+        *self = Reception {
+            jitters: self.jitters,
+            jitter_sum_ns: self.jitter_sum_ns,
+            ..Reception::new(self.clock_hz)
+        };
+    }
+
     fn number(
         &mut self,
         number: u16,
