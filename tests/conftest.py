@@ -112,9 +112,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell of the time in which nothing could run."""
+    """Tell of the time in which nothing could begin."""
     if found := config.stash.get(_STOPS, Stops()).found:
-        terminalreporter.section("the machine stood still")
+        terminalreporter.section("nothing could begin on this machine (tests/stops.py)")
         terminalreporter.write_line("\n".join(found))
 
 

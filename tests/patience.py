@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from virtoll.agent import client
+from virtoll.agent import client, streams
+from virtoll.hosts import cgroup, resources
 from virtoll.hosts.local import LocalHost
+from virtoll.lab import background
 from virtoll.lab import client as visitor
 from virtoll.platforms import container_network, dockerd, lxc, qemu, vm, vmm_api
 from virtoll.platforms.engine import Engine
@@ -14,12 +16,14 @@ _PATIENCE_S = 480.0
 
 def wait_for_boots() -> None:
     """Have a guest's boot, and an agent's answer, take as long as they take: many times as long as elsewhere. The same
-    of the daemons of containers, of services that are to answer, and of commands that name no time of their own.
+    of the daemons of containers, of services that are to answer, of commands that name no time of their own, and of
+    what was killed and is to be gone (`stops` has why).
     """
     vm.BOOT_LIMIT_S = client._PATIENCE_S = _PATIENCE_S
     dockerd._START_S = max(dockerd._START_S, _PATIENCE_S)  # nested.patience may have come before
     lxc._LXCFS_START_S = container_network.START_LIMIT_S = _PATIENCE_S
     qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = _PATIENCE_S
+    cgroup._GRACE_S = resources._NETNS_GRACE_S = background._START_S = streams._SEND_PATIENCE_S = _PATIENCE_S
     for service in (janus, postgres, red5, unbound, vlc):
         vars(service)["_READY_S"] = _PATIENCE_S
     for call in (LocalHost.run, client.AgentClient.__init__, client.AgentClient.run, Engine.call):

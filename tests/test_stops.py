@@ -6,12 +6,13 @@ from stops import Stops
 
 
 def test_a_stop_is_told_and_a_late_tick_is_none() -> None:
-    times = iter([0.0, 1.0, 2.1, 6.0, 113.0, 114.0])
-    stops = Stops(lambda: next(times))
+    times, begun = iter([0.0, 1.0, 2.1, 6.0, 113.0, 114.0]), list[int]()
+    stops = Stops(lambda: next(times), begin=lambda: begun.append(1))
     for _ in range(5):
         stops.tick()
     (told,) = stops.found
     assert told.startswith("for 106 s from ")
+    assert len(begun) == 5
 
 
 def test_it_watches_until_it_is_ended() -> None:
