@@ -341,30 +341,35 @@ mod tests {
         }
     }
 
-    /// In a network of its own whose line takes a datagram a second.
+    /// In a network of its own, whose line takes a datagram a second, for as long as the test goes on: what waits is thrown
+    /// away then. It would keep that network for minutes, and with what refuses it (ICMP) the kernel's own socket full, by
+    /// which it answers on the whole machine.
     fn before_a_slow_line(test: fn()) {
         let thread = std::thread::spawn(move || {
             // SAFETY: it changes what this thread alone sees.
             let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             assert_eq!(alone, 0, "a network of its own needs root");
-            for line in [
-                "ip link set lo up",
-                "tc qdisc add dev lo root tbf rate 8kbit burst 2000 limit 100000000",
-            ] {
-                let mut words = line.split(' ');
-                let mut command = Command::new(words.next().unwrap());
-                assert!(command.args(words).status().unwrap().success(), "{line}");
-            }
-            test();
+            run("ip link set lo up");
+            run("tc qdisc add dev lo root tbf rate 8kbit burst 2000 limit 100000000");
+            let told = std::panic::catch_unwind(test);
+            run("tc qdisc del dev lo root");
+            told.unwrap_or_else(|told| std::panic::resume_unwind(told));
         });
-        thread.join().unwrap();
+        assert!(thread.join().is_ok());
+    }
+
+    fn run(line: &str) {
+        let words: Vec<_> = line.split(' ').collect();
+        let status = Command::new(words[0]).args(&words[1..]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{line}");
     }
 
     #[test]
     fn what_finds_no_room_is_told() {
         before_a_slow_line(|| {
+            let (_taker, port) = Sockets::bind_one(Ipv4Addr::LOCALHOST).unwrap();
             let (sockets, _) = Sockets::bind_one(Ipv4Addr::LOCALHOST).unwrap();
-            let send = || sockets.send(0, (Ipv4Addr::LOCALHOST, 1), &[0; 1000]);
+            let send = || sockets.send(0, (Ipv4Addr::LOCALHOST, port), &[0; 1000]);
             assert!((0..100).all(|_| send()), "as much as a key frame waits");
             assert!((0..10_000).any(|_| !send()));
         });
@@ -373,7 +378,7 @@ mod tests {
     #[test]
     fn where_nobody_is_there_is_room() {
         let (sockets, _) = Sockets::bind_one(Ipv4Addr::LOCALHOST).unwrap();
-        let nowhere = Ipv4Addr::new(192, 0, 2, 1); // of documentation (RFC 5737): not from a loopback address
+        let nowhere = Ipv4Addr::BROADCAST; // which the kernel refuses: nobody asked for it (SO_BROADCAST)
         assert!((0..10).all(|_| sockets.send(0, (nowhere, 1), &[0; 1000])));
     }
 
