@@ -66,7 +66,7 @@ def test_images_of_other_packages_are_told_apart_whoever_asked_for_those(tmp_pat
     def described(libssl: str) -> Environment:
         instance = image("instance", ("squid",), squid="5.7-2", libssl3=libssl)
         images = Images(instance, image("origin", ("nginx",), nginx="1.22", libssl3="3.0.15"), image("load", ()))
-        return environment.describe(images, {}, [], {}, {}, generators=())
+        return environment.describe(images, {}, [], {}, {}, generators=(), media={})
 
     found = described("3.0.15")
     assert found.comparable["packages"] == {"instance": {"squid": "5.7-2"}, "origin": {"nginx": "1.22"}}
