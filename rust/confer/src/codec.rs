@@ -40,9 +40,14 @@ impl Codec {
         }
     }
 
-    /// What a packet's payload says of its frame. None: it is none of this codec's.
+    /// What a packet's payload says of its frame. None: it is none of this codec's. One of padding alone holds nothing of a
+    /// frame, and is no hole in one.
     pub fn part(self, payload: &[u8], marker: bool) -> Option<Part> {
         match self {
+            _ if payload.is_empty() => Some(Part {
+                ends: false,
+                key: 0,
+            }),
             Codec::Vp8 => vp8::part(payload, marker),
             Codec::H264 => h264::part(payload, marker),
         }

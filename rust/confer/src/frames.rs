@@ -47,8 +47,8 @@ pub struct Frames {
     /// Of those from `next` on that came, by number; without `next`, of all around the highest.
     ahead: Box<[u8; KEPT as usize]>,
     highest: u64,
-    /// Where the last key frame begins behind a hole.
-    key: Option<u64>,
+    /// Where key frames begin behind a hole: the first that may yet become whole, and the last.
+    keys: Vec<u64>,
     /// Of `KEY`: what the frame at `next` has had so far.
     had: u8,
     /// Since when packets have come and none could be shown.
@@ -61,7 +61,7 @@ impl Default for Frames {
             next: None,
             ahead: Box::new([0; KEPT as usize]),
             highest: 0,
-            key: None,
+            keys: Vec::new(),
             had: 0,
             stuck_ns: None,
         }
@@ -77,13 +77,15 @@ impl Frames {
         self.make_room(number);
         self.ahead[(number % KEPT) as usize] = part.flags();
         let may_begin = part.key & SEQUENCE != 0 && self.next != Some(number);
-        if may_begin && self.key.is_none_or(|key| number > key) {
-            self.key = Some(number);
+        if may_begin && self.keys.last().is_none_or(|key| number > *key) {
+            self.keys.truncate(1);
+            self.keys.push(number);
         }
         let mut shown = self.show();
-        if let (0, Some(key)) = (shown.frames, self.key) {
-            if self.is_whole(key) {
-                self.go_on_at(key);
+        if shown.frames == 0 {
+            let mut lasts = self.keys.iter().rev().copied();
+            if let Some(key) = lasts.find(|key| self.is_whole(*key)) {
+                (self.next, self.had) = (Some(key), 0);
                 shown = self.show();
             }
         }
@@ -114,7 +116,7 @@ impl Frames {
             self.ahead[(between % KEPT) as usize] = 0;
         }
         self.highest = number;
-        self.key = self.key.filter(|key| key + KEPT > number);
+        self.keys.retain(|key| key + KEPT > number);
     }
 
     /// All that goes on without a hole.
@@ -137,9 +139,7 @@ impl Frames {
             next += 1;
         }
         self.next = Some(next);
-        if self.key.is_some_and(|key| key < next) {
-            self.key = None;
-        }
+        self.keys.retain(|key| *key >= next);
         shown
     }
 
@@ -154,12 +154,6 @@ impl Frames {
             }
         }
         false
-    }
-
-    fn go_on_at(&mut self, key: u64) {
-        self.next = Some(key);
-        self.key = None;
-        self.had = 0;
     }
 }
 

@@ -76,6 +76,19 @@ fn a_whole_key_frame_behind_a_hole_is_shown_and_what_was_between_never() {
 }
 
 #[test]
+fn of_two_key_frames_behind_a_hole_whichever_is_whole_first_is_shown() {
+    let parts = parts(&[2, 2, 3, 1, 3, 1], |index| [0, 2, 4].contains(&index));
+    for (mended, last, then) in [([9], [5], 0), ([5], [9], 2)] {
+        let mut frames = Frames::default();
+        let others = (3..12).filter(|number| ![5, 9].contains(number));
+        assert_eq!(given(&mut frames, &parts, (0..2).chain(others)).frames, 1);
+        let first = given(&mut frames, &parts, mended);
+        assert_eq!(first, Shown { frames: 2, keys: 1 });
+        assert_eq!(given(&mut frames, &parts, last).frames, then);
+    }
+}
+
+#[test]
 fn a_hole_that_is_too_wide_is_given_up() {
     let count = KEPT as usize + 20;
     let parts = parts(&vec![1; count], |index| index == 0 || index == count - 2);

@@ -189,6 +189,26 @@ mod tests {
     }
 
     #[test]
+    fn padding_between_frames_is_no_hole() {
+        let (mut stream, mut counts) = (Stream::new(0, Codec::Vp8, -100 * MS), Counts::default());
+        for number in 0..120 {
+            let came = packet(number / 2, false, number as i64 * 20);
+            let came = match number % 2 {
+                0 => Packet { number, ..came },
+                _ => Packet {
+                    number,
+                    marker: false,
+                    payload: &[],
+                    ..came
+                },
+            };
+            stream.came(&came, SPAN, &mut counts);
+        }
+        stream.end(SPAN, SPAN.until_ns, 1000 * MS, &mut counts);
+        assert_eq!((counts.frames, counts.freezes, counts.lost), (25, 0, 0));
+    }
+
+    #[test]
     fn what_is_asked_for_again_is_repaired_and_the_rest_lost() {
         let whole = (0..60).filter(|number| ![30, 33].contains(number));
         let mut given: Vec<_> = whole
