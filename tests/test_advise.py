@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from test_servers import measured as two_servers
 from virtoll.analysis.advice import Candidate, better, comes_before, ranked
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.objectives import held, objective_of
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import Kind, Verdict
 from virtoll.catalogue import features
@@ -247,6 +249,37 @@ def test_an_arm_whose_trials_are_all_invalid_is_told(tmp_path: Path) -> None:
     assert docker.candidate.tolls == {}
     assert docker.candidate.standing == "open"
     assert "docker+routed\n       nothing of it can be compared with native" in as_text(advice)
+
+
+def failing(made: Path, arm: Arm, blocks: Collection[int], check: str) -> Path:
+    """The run, with an arm's trials of these blocks invalid for a check."""
+    lines = made / "trials.jsonl"
+    records = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+    for record in records:
+        if record["trial"]["arm"]["label"] == arm.label and record["trial"]["block"] in blocks:
+            record |= {"status": "invalid", "reason": f"{check}: 97 of 100"}
+            record["checks"].append({"name": check, "passed": False, "detail": "97 of 100"})
+    lines.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        ("requests were answered", "cannot tell"),
+        ("answered correctly after", "cannot tell"),
+        ("generator headroom", "met"),
+    ],
+)
+def test_an_objective_is_not_met_by_the_trials_in_which_the_service_did_not_fail(
+    check: str, told: str, tmp_path: Path
+) -> None:
+    """It failed its users in five blocks of eight, which are not valid, and was fast in three: that was *met*."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=8, factors={"load.connections": [1]})
+    findings = find(failing(write_run(tmp_path / "run", recipe), DOCKER, range(1, 6), check))
+    one = held(findings.matrix, objective_of("throughput > 1 req/s", findings.matrix.metrics), DOCKER)
+    assert one.told == told
+    assert one.why == (f"in 5 of 8 trials the service failed its users: {check}: 97 of 100" if told != "met" else "")
 
 
 def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path) -> None:

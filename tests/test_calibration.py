@@ -25,7 +25,7 @@ from virtoll.errors import HostError, Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
-from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration
+from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, machine_of
 from virtoll.record.model import Phase, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
@@ -436,6 +436,9 @@ def test_one_of_another_machine_promises_nothing(state: Path, right: Findings) -
     path = calibrations.keep(found(right))
     other = {**MACHINE, "kernel": "6.2.0"}
     assert calibrations.last(other) == (None, "those kept here are of other machines, or of another kernel")
+    tuned = machine_of({"machine": MACHINE, "tuned": {"governor": "performance"}})
+    assert calibrations.last(tuned)[0] is None, "it is quieter then"
+    assert machine_of({"machine": MACHINE, "tuned": {}}) == MACHINE
     assert calibrations.last({**MACHINE, "memory_bytes": 7 * 2**30})[0] is not None, "what the kernel keeps for itself"
     path.write_text(found(right).model_copy(update={"machine": other}).model_dump_json())
     assert "is of another machine" in calibrations.last(MACHINE)[1]

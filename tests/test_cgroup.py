@@ -130,6 +130,16 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
 
 
+@pytest.mark.parametrize("told", ["0", "1"])
+def test_version_1_books_what_lies_below_a_group_to_it(tmp_path: Path, told: str) -> None:
+    """Before Linux 5.11 nobody does where no systemd asked for it: instances, whose processes lie below, had none."""
+    layout = Hierarchies(1, {"memory": tmp_path})
+    (tmp_path / TOP).mkdir()
+    (tmp_path / TOP / "memory.use_hierarchy").write_text(f"{told}\n")
+    make(layout, f"{TOP}/ab12", memory_bytes=4096)
+    assert (tmp_path / TOP / "memory.use_hierarchy").read_text().strip() == "1"
+
+
 def group_of_living(directory: Path, monkeypatch: pytest.MonkeyPatch, *living: str) -> Cgroup:
     """A group in two hierarchies on a plain tree; of all other tasks it says that they are gone."""
     written = Path.write_text

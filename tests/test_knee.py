@@ -16,6 +16,8 @@ from virtoll.analysis.knees import note_bounds
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE
+from virtoll.analysis.objectives import held, objective_of
+from virtoll.analysis.ratios import _failed
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -402,6 +404,19 @@ def test_what_was_used_at_some_knees_alone_is_told_so(tmp_path: Path) -> None:
     for notes in told.values():
         assert 0 < len(notes) < 6
         assert set(notes) == {f"at its own knee, in {len(notes)} of 6 deployments: those whose knee is no bound"}
+
+
+def test_what_was_used_at_a_knee_is_compared_where_knees_are(tmp_path: Path) -> None:
+    """CPU per request was judged by the slower ones alone, beside a knee that was *not judged*."""
+    at_the_edge = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.1, capacity_per_s=100_000 / SHARE)
+    matrix = find(run(tmp_path / "run", at_the_edge).path).matrix
+    barred = _failed(matrix, KNEE)
+    assert barred.any()
+    assert (_failed(matrix, "cpu_s_per_1000") == barred).all()
+    assert not _failed(matrix, "deploy_s").any()
+    (docker,) = [arm for arm in matrix.arms if arm.platform == "docker"]
+    met = held(matrix, objective_of("knee > 100", matrix.metrics), docker)
+    assert met.told == "met"
 
 
 ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')

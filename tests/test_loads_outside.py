@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -70,6 +71,17 @@ def test_ab_failures_are_counted_once() -> None:
     assert (not_found.failures, not_found.censored) == ({"status": 2000}, 2000)
     refused = asked(ab_measurement("refused"))  # 2000 requests, of which ab counts 3000 as failed
     assert (refused.completed, refused.failures, refused.censored) == (0, {"reset": 2000}, 2000)
+
+
+def test_ab_counts_an_error_of_another_length_once() -> None:
+    """It counts it as Non-2xx and as too short, or too long."""
+    said = printed("ab_ok")
+    failed = "Failed requests:        40\n   (Connect: 0, Receive: 0, Length: 40, Exceptions: 0)\n"
+    failed += "Non-2xx responses:      40\n"
+    text = re.sub(r"Failed requests:\s+0\n", failed, said.stdout)
+    assert text != said.stdout
+    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000, object_bytes=1000)))
+    assert (events.completed, events.failures) == (1960, {"status": 40})
 
 
 def test_ab_is_not_believed_when_all_answers_have_the_same_wrong_length() -> None:

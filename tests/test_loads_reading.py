@@ -151,6 +151,24 @@ def test_an_answer_that_came_late_does_not_make_dnsperfs_window_longer() -> None
     assert Dnsperf().figures(unsaid).elapsed_s == 3.5
 
 
+@pytest.mark.parametrize(
+    ("lost", "wrong", "mean_ms"), [(150, 0, (32775 * 0.797 + 150 * 5000) / 32925), (0, 25, 0.797 + 25 * 5000 / 32925)]
+)
+def test_what_dnsperf_lost_is_slower_than_what_was_answered(lost: int, wrong: int, mean_ms: float) -> None:
+    """Its own average is of what came: 0.8 ms, whatever was lost."""
+    said = fixture("dnsperf_ok").replace("Queries completed:    32925", f"Queries completed:    {32925 - lost}")
+    said = said.replace("Queries lost:         0", f"Queries lost:         {lost}")
+    said = said.replace("NOERROR 32925 (100.00%)", f"NOERROR {32925 - lost - wrong} (99.54%), SERVFAIL {wrong} (0.46%)")
+    figures = Dnsperf().figures(said)
+    assert figures.failed == lost + wrong
+    assert figures.values == {"latency_mean_ms": pytest.approx(mean_ms)}
+
+
+def test_where_dnsperf_had_no_right_answer_there_is_no_latency() -> None:
+    said = fixture("dnsperf_ok").replace("NOERROR", "REFUSED")
+    assert Dnsperf().figures(said).values == {}
+
+
 def test_of_one_answer_dnsperf_tells_no_deviation() -> None:
     said = fixture("dnsperf_ok").replace("32925", "1").replace("  Latency StdDev (s):   0.001843\n", "")
     figures = Dnsperf().figures(said)

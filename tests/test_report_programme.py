@@ -27,7 +27,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.palette import pairs, styles
 from virtoll.report.running import RunningTable
-from virtoll.report.sections.beliefs import sentences
+from virtoll.report.sections.beliefs import believes, sentences
 from virtoll.report.sections.probe_tolls import heat_map
 from virtoll.report.sections.unix_index import unix_index
 from virtoll.report.tables import Table
@@ -229,7 +229,10 @@ def test_what_an_instance_believes_is_told(findings: Findings, page: str) -> Non
 def test_a_factor_of_the_limits_is_what_was_given(tmp_path: Path) -> None:
     clock = {"clock": PROBES["clock"]}
     recipe = Recipe(probes=clock, arms=(NATIVE, UML), instruments={}, factors={"limits.vcpus": [1, 2]}, blocks=2)
-    told = sentences(find(write_programme(tmp_path / "r", recipe)))
+    findings = find(write_programme(tmp_path / "r", recipe))
+    given = next(row for row in believes(findings).rows if row[0].text == "given to each")
+    assert "1 or 2" in [cell.text for cell in given]
+    told = sentences(findings)
     assert any("uml+routed believes in 1 CPU and 512 MiB where 2 CPUs and 512 MiB were given" in line for line in told)
 
 

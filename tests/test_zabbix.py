@@ -14,6 +14,7 @@ import pytest
 from synthetic import ARMS, Recipe, write_run
 from virtoll import cli
 from virtoll.analysis.load import read_run
+from virtoll.record.model import BESIDE
 from virtoll.record.tables import samples_table
 from virtoll.report import zabbix
 
@@ -53,6 +54,20 @@ def told(run: Path) -> list[tuple[str, str, float, float]]:
     found = [LINE.fullmatch(line) for line in zabbix.lines(read_run(run))]
     assert all(found), "each is a line of the sender's"
     return [(one[1], one[2], int(one[3]) + int(one[4]) / 1e9 - began, float(one[5])) for one in found if one]
+
+
+def test_traffic_is_nobodys_where_others_share_the_links(tmp_path: Path) -> None:
+    """Three servers of 100 Mbit/s each were told at 300."""
+    run = written(tmp_path)
+    counters = {("instance", "net.tx_bytes"): lambda t: t * 1e6, ("instance", "cpu.usage_ns"): lambda t: t * 1e9}
+    sampled(run, "outside", counters, [at / 10 for at in range(31)])
+    assert {key for _, key, _, _ in told(run)} == {"virtoll.net.out[host]", "virtoll.cpu.util[host]"}
+    lines = run / "trials.jsonl"
+    beside = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+    for record in beside:
+        record["trial"]["condition"] |= {BESIDE: "others"}
+    lines.write_text("".join(json.dumps(record) + "\n" for record in beside), encoding="utf-8")
+    assert {key for _, key, _, _ in told(run)} == {"virtoll.cpu.util[host]"}
 
 
 def test_each_view_is_told_second_by_second(tmp_path: Path) -> None:

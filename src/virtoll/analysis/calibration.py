@@ -24,7 +24,7 @@ from virtoll.analysis.metrics import Metric
 from virtoll.analysis.narrowing import pace_of
 from virtoll.analysis.power import proportion, smallest_effect
 from virtoll.analysis.ratios import log_ratios
-from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, Noise, Odd, Rate
+from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, Noise, Odd, Rate, machine_of
 from virtoll.record.model import Arm
 
 PART_BLOCKS = 4
@@ -54,7 +54,7 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
     return Calibration(
         created_at=run.environment.created_at,
         virtoll=run.environment.virtoll,
-        machine=dict(run.environment.comparable.get("machine", {})),
+        machine=machine_of(run.environment.comparable),
         run=str(run.directory),
         design=str(run.study.get("design", "blocks")),
         blocks=len({block for block, *_ in matrix.cells}),

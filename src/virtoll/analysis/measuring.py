@@ -137,13 +137,22 @@ def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
 
 def _leave_out_of(group: Sequence[TrialMetrics], name: str, q: float) -> None:
     """Take a percentile of all requests away from a group of trials, where half of them have too few."""
-    told = [(trial, trial.histogram) for trial in group if name in trial.values or name in trial.missing]
-    known = [(trial, histogram) for trial, histogram in told if histogram is not None]
-    if known and not holds_enough([histogram.total for _, histogram in known], q):
+    told = [(trial, _asked(trial)) for trial in group if name in trial.values or name in trial.missing]
+    known = [(trial, total) for trial, total in told if total is not None]
+    if known and not holds_enough([total for _, total in known], q):
         for trial, _ in known:
             measured = trial.record.measured
             work = "requests" if measured is None else plural(measured.asked)
             trial.drop(name, f"too few {work}: {_FEW}")
+
+
+def _asked(trial: TrialMetrics) -> float | None:
+    """How many a trial's percentiles are of: of an outside program's, which tells no histogram, all that it counted."""
+    if trial.histogram is not None:
+        return trial.histogram.total
+    measured = trial.record.measured
+    events = None if measured is None else measured.events
+    return events.completed + events.censored if events is not None and events.percentiles_ns else None
 
 
 def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:

@@ -8,12 +8,12 @@ of their record, called NAME.KEY. A victim's beside a neighbour has what its wor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.victim import Bins
-from virtoll.record.model import INTENSITIES, LEVEL, Measured, TrialRecord
+from virtoll.record.model import ANSWERED, CORRECTLY, INTENSITIES, LEVEL, WENT_ON, Measured, TrialRecord
 from virtoll.units import plural
 
 MIB = 1024.0**2
@@ -203,6 +203,15 @@ class TrialMetrics:
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
     @property
+    def failed_its_users(self) -> bool:
+        """Whether it is not valid for what the service did: it answered too little, or wrong. Those in which it did not
+        are then the better ones.
+        """
+        checks = (check.name for check in self.record.checks if check.passed is False)
+        owed = (name.endswith(ANSWERED) or name.startswith(CORRECTLY) or name == WENT_ON for name in checks)
+        return self.record.status == "invalid" and any(owed)
+
+    @property
     def did_not_answer(self) -> bool:
         """Whether it is of a server that could not serve beside others: the trial is not valid, and what it did is
         worse than any value. (What became of a victim is told where neighbours are.)
@@ -242,7 +251,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
         }
     if run.objective:
         unit = next((each.knee.unit for each in measured if each.knee is not None), "")
-        return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **common}
+        at_it = {name: replace(each, censoring="is at a knee that is a bound") for name, each in common.items()}
+        return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))
     if any(intensity_of(trial.condition) for trial in run.plan.trials):

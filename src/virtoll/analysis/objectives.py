@@ -71,6 +71,29 @@ def _beyond(one: Held) -> float:
 
 
 def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
+    one = _of_valid(matrix, objective, arm, condition)
+    return (
+        replace(one, told="cannot tell", why=why)
+        if one.told == "met" and (why := _why_the_better(matrix, objective, arm, condition))
+        else one
+    )
+
+
+def _why_the_better(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> str:
+    """Why those that tell a value are the better ones: the service failed its users in others, which are not valid; or
+    their knees are bounds.
+    """
+    mine = [trial for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
+    here = [trial for trial in mine if Condition.of(trial.record.trial) == condition]
+    if failed := [trial for trial in here if trial.failed_its_users]:
+        return f"in {len(failed)} of {len(here)} trials the service failed its users: {failed[0].record.reason}"
+    if KNEE not in matrix.metrics or objective.metric in (KNEE, "deploy_s"):
+        return ""
+    bounds, made = matrix.censored(KNEE, arm, condition)
+    return f"in {bounds} of {made} trials its knee is a bound" if bounds else ""
+
+
+def _of_valid(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     if matrix.censored(objective.metric, arm, condition)[0]:
         return _of_censored(matrix, objective, arm, condition)
     estimate = matrix.absolute(objective.metric, arm, condition)

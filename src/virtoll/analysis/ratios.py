@@ -19,7 +19,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, mean_of_known, over_conditions, p_difference
 from virtoll.analysis.hosts import over_hosts
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import Metric
+from virtoll.analysis.metrics import KNEE, Metric
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
@@ -256,14 +256,16 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 
 def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     """Array [block, arm, condition]: whether arm and a native were both measured, and what either says lies among what
-    failed, which is worse than any value; or either did not answer beside other servers.
+    failed, which is worse than any value; or either did not answer beside other servers. What was used at a knee goes
+    with it: those whose knee is a bound are the fastest, or the slowest.
     """
     found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
-    if any(metric_name in trial.censored for trial in matrix.trials):
+    bars = {metric_name} if metric_name == "deploy_s" else {metric_name, KNEE}
+    if any(bars & trial.censored for trial in matrix.trials):
         for b, a, c in np.ndindex(found.shape):
             arm, condition = matrix.arms[a], matrix.conditions[c]
             pairs = (matrix.pair(b, arm, condition, native) for native in matrix.against(arm))
-            found[b, a, c] = any(metric_name in each.censored for pair in pairs if pair is not None for each in pair)
+            found[b, a, c] = any(bars & each.censored for pair in pairs if pair is not None for each in pair)
     for a, arm in enumerate(matrix.arms):
         whose = [at for at, other in enumerate(matrix.arms) if at == a or arm in matrix.against(other)]
         for condition in matrix.conditions_of(metric_name):

@@ -49,7 +49,7 @@ def note_server(trial: TrialMetrics, measured: Measured, run: Run, *, inside: bo
     inside where asked. Of what passed the links nothing is told where others' traffic passed them too.
     """
     windows, of = of_one_level(measured), trial.record.trial.id
-    outside, others = run.samples(of, "outside", OUTSIDE), others_beside(trial, run)
+    outside, others = run.samples(of, "outside", OUTSIDE), others_beside(trial.record, run)
     for name, (scale, counters) in _RATES.items():
         why = others if name in _OF_LINKS else ""
         trial.put(name, why or _per_second(windows, [outside.get(counter) for counter in counters], scale))

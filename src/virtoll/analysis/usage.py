@@ -8,7 +8,7 @@ import numpy as np
 
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.metrics import EXITS, MIB, PACKETS, TrialMetrics, is_under_kvm
-from virtoll.record.model import BESIDE, COVERAGE, Measured, Window
+from virtoll.record.model import BESIDE, COVERAGE, Measured, TrialRecord, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
@@ -52,7 +52,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
     trial.put("cpu_s_per_1000", _per_unit(instance_s, sum(worked), unit, 1000))
     if sum(worked) <= 0 and not isinstance(instance_s, str) and measured.served_nothing:
         trial.censored.add("cpu_s_per_1000")
-    passed = others_beside(trial, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
+    passed = others_beside(trial.record, run) or total([used_in(windows, outside.get(counter)) for counter in PASSED])
     trial.put(PACKETS, _per_unit(passed, done, unit))
     if is_under_kvm(trial.record):
         exits = used_in(windows, outside[_EXITS]) if _EXITS in outside else _why_no_exits(trial)
@@ -95,9 +95,9 @@ def of_one_level(measured: Measured) -> list[Window]:
     return [whole] if whole in measured.windows else measured.windows
 
 
-def others_beside(trial: TrialMetrics, run: Run) -> str:
+def others_beside(record: TrialRecord, run: Run) -> str:
     """Why nothing is told of what passed the links: others' traffic passes them too. "" where there is nobody."""
-    if run.neighbours or run.given(trial.record.trial.condition).get(BESIDE) == "others":
+    if run.neighbours or run.given(record.trial.condition).get(BESIDE) == "others":
         return "the links carry what is sent to and from those beside it, too"
     return ""
 

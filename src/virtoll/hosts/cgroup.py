@@ -315,12 +315,18 @@ def _make_path(layout: Hierarchies, parts: list[str]) -> None:
 
 
 def _make_one(layout: Hierarchies, name: str) -> None:
-    """Make one group whose parent exists. v1 cpusets start empty and take nobody in: fill them from the parent."""
+    """Make one group whose parent exists. v1 cpusets start empty and take nobody in: fill them from the parent; and v1
+    memory is the group's own alone, without what lies below it, where nobody asked for more (before Linux 5.11).
+    """
     for directory in layout.directories(name):
         if layout.version == 2:
             _enable(directory.parent, layout.mounts)
         with contextlib.suppress(FileExistsError):
             directory.mkdir()
+    if layout.version == 1 and "memory" in layout.mounts:
+        file = layout.directory("memory", name) / "memory.use_hierarchy"
+        if file.exists() and file.read_text(encoding="utf-8").strip() == "0":
+            file.write_text("1", encoding="utf-8")
     if layout.version == 1 and "cpuset" in layout.mounts:
         directory = layout.directory("cpuset", name)
         for file in ("cpuset.cpus", "cpuset.mems"):

@@ -64,8 +64,8 @@ def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) ->
     """Read ab's report and its CSV of percentiles (milliseconds).
 
     ab counts a failed request as complete, and a broken one (with -r) also as too short, sometimes as broken twice.
-    So what is broken is taken off what is too short, and never exceeds what was asked. Its own idea of the right
-    length is the first answer's; if that is not the object's, all are wrong.
+    So what is broken is taken off what is too short, and never exceeds what was asked; so are errors, which mostly have
+    another length. Its own idea of the right length is the first answer's; if that is not the object's, all are wrong.
     """
     text = output.stdout
     elapsed = re.search(r"Time taken for tests:\s+([\d.]+) seconds", text)
@@ -83,7 +83,7 @@ def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSetti
     connect, receive, length, exceptions = (int(count) for count in kinds.groups()) if kinds else (0, 0, 0, 0)
     reset = min(complete - connect, receive + exceptions)
     status = _count(text, "Non-2xx responses")
-    length = max(0, length - connect - reset)
+    length = max(0, length - connect - reset - status)
     if not status and _count(text, "Document Length") != settings.length_bytes and settings.length_bytes is not None:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}

@@ -153,7 +153,7 @@ class Docker(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=groups.accounting(directory, shared=(daemon.cgroup,)),
+                accounting=groups.accounting(directory, shared=(daemon.cgroup,), apart=not self._is_sentry),
                 limits=limits,
                 facts={
                     "docker": daemon.versions,

@@ -28,9 +28,11 @@ class Groups:
     helpers: Cgroup
     cpus: frozenset[int]
 
-    def accounting(self, directory: Path, shared: tuple[str, ...] = ()) -> Accounting:
-        """Where the cost of the instance in ``directory`` is booked."""
-        parts = {"payload": self.payload.name, "helpers": self.helpers.name}
+    def accounting(self, directory: Path, shared: tuple[str, ...] = (), *, apart: bool = True) -> Accounting:
+        """Where the cost of the instance in ``directory`` is booked. ``apart``: all that helps the payload is in
+        the helpers' group; a kernel in user space is among the payload, and no part tells its share.
+        """
+        parts = {"payload": self.payload.name, **({"helpers": self.helpers.name} if apart else {})}
         return Accounting(self.whole.name, directory, parts, shared)
 
     def pid_inside(self) -> int:

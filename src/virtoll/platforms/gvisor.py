@@ -118,7 +118,7 @@ class Gvisor(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=groups.accounting(directory),
+                accounting=groups.accounting(directory, apart=False),
                 limits=limits,
                 facts={
                     "runtime": self.versions(host),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,6 +74,12 @@ class Odd(_Kept):
     by: float
     low: float
     high: float
+
+
+def machine_of(comparable: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine that a calibration is of, and promises for: as an environment tells it, tuned as it was then."""
+    tuned = comparable.get("tuned")
+    return {**comparable.get("machine", {}), **({"tuned": tuned} if tuned else {})}
 
 
 class Calibration(_Kept):

@@ -70,6 +70,8 @@ COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
 INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 VIEW = "view"  # the key of a window's events that are viewers who began to play
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
+# Checks of what a service owes its users: "requests were answered", "answered correctly before".
+ANSWERED, CORRECTLY, WENT_ON = " were answered", "answered correctly", "views went on"
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
 # The same of what the load itself sent by the clock, for others to watch.

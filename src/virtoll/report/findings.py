@@ -201,6 +201,15 @@ class Findings:
         return tuple(sorted({each.loop for each in measured if each is not None and each.loop is not None}))
 
     @cached_property
+    def keeps_to_intended(self) -> bool:
+        """Whether an open loop's latencies run from the intended starts: whoever tells them knows how late each was
+        sent. Programs of other people's that do not may take them from when they came to send it.
+        """
+        measured = (trial.record.measured for trial in self.matrix.trials)
+        events = [each.events for each in measured if each is not None and each.loop == "open"]
+        return all(each is None or each.late is not None for each in events)
+
+    @cached_property
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency; of a
         search the knee; of conferences of several sizes the server's CPU; of what is live with low latency its age.

@@ -230,8 +230,11 @@ def loop(findings: Findings) -> str:
             "service can carry; latency is service time under that load, and stalls are under-represented."
         )
     if "open" in findings.loops:
+        requests = findings.requests[:1].upper() + findings.requests[1:]
         told.append(
-            f"{findings.requests[:1].upper()}{findings.requests[1:]} are sent by a schedule, whatever the service "
-            "does; latency runs from each intended start."
+            f"{requests} are sent by a schedule, whatever the service does; latency runs from each intended start."
+            if findings.keeps_to_intended
+            else f"{requests} are to be sent by a schedule, whatever the service does. **Latency is as the program "
+            "that sends them tells it**, maybe from when it came to that: what waited for its turn is in none."
         )
     return " ".join(told)

@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from virtoll.analysis.load import Run, Series
+from virtoll.analysis.usage import others_beside
 from virtoll.record.model import SERVER, TrialRecord
 
 STEP_NS = 10**9  # between two values of a series, at the least
@@ -106,6 +107,8 @@ def lines(run: Run) -> Iterator[str]:
         epoch_ns = _epoch_ns(record, turns[_turn(record)])
         samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
         for item in _ITEMS:
+            if item.counter.startswith("net.") and others_beside(record, run):
+                continue  # the links carry theirs, too
             for t_ns, value in _values(item, samples[item.side]):
                 yield line(host, item.key, t_ns + epoch_ns, value)
 

@@ -20,6 +20,7 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
+from virtoll.record.calibration import machine_of
 from virtoll.record.comparable import INSTALLED, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
 from virtoll.run import calibrations
@@ -91,7 +92,7 @@ def describe(
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
         INSTALLED: installed,
         MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
-        **calibrations.noted(machine),
+        **calibrations.noted(machine_of(comparable)),
     }
     return Environment(
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),

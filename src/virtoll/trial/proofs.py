@@ -16,6 +16,8 @@ from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
+    ANSWERED,
+    CORRECTLY,
     COVERAGE,
     DROPPED,
     GENERATOR_HEADROOM,
@@ -33,6 +35,7 @@ from virtoll.record.model import (
     VIEW,
     WAKES,
     WAKES_LATE,
+    WENT_ON,
     Events,
     Measured,
     Window,
@@ -72,7 +75,7 @@ def of_verification(notes: Notes, when: str, ask: Callable[[], Iterable[Problem]
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:
     """The service answers correctly, by its own proof; None: there is no question that it could be asked."""
-    name = f"answered correctly {when}"
+    name = f"{CORRECTLY} {when}"
     if problems is None:
         notes.check(name, None, "not asked: there is no question that any such service answers")
         return
@@ -83,7 +86,7 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> N
 def of_requests(notes: Notes, measured: Measured) -> None:
     """The service answered: at most `FAILED_SHARE` of what was asked failed, in the lead-ins too. Where nobody tells
     what failed, work that was done proves nothing; none done is none answered."""
-    events, name = measured.events, f"{plural(measured.asked)} were answered"
+    events, name = measured.events, plural(measured.asked) + ANSWERED
     if events is None:
         done = measured.window.work
         notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
@@ -126,7 +129,6 @@ def _broke_off(views: Events) -> dict[str, int]:
     return {kind: count for kind, count in views.failures.items() if kind != "timeout"}
 
 
-WENT_ON = "views went on"
 _BEGINNING_SHARE = 0.02  # of all users' time
 ALL_THERE = "all users were there in the window"
 

@@ -17,6 +17,7 @@ from virtoll.record.model import (
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
+    WENT_ON,
     Events,
     Measured,
     Window,
@@ -77,7 +78,7 @@ class KneeSearch:
         window = measurement.window
         values, untold = self._told(measurement)
         bad = missed([each for each in self._objectives if each.metric in values], values)
-        texts = [each.text for each in bad] + [proofs.WENT_ON] * proofs.some_broke_off(window)
+        texts = [each.text for each in bad] + [WENT_ON] * proofs.some_broke_off(window)
         if untold and not texts:
             raise TrialError(
                 f"whether a window meets the objective cannot be told: {untold}",

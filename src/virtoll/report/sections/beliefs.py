@@ -114,11 +114,19 @@ _NOTE = (
 _NOTE_ELSEWHERE = "On a machine of the user's own there are no limits of virtoll's, and nothing was given."
 
 
+def _given_to_each(findings: Findings) -> dict[str, str]:
+    """By what is believed, what was given: under conditions that differ in it, each."""
+    paths = {"cpus": "limits.vcpus", "cpus_online": "limits.vcpus", "memory_bytes": "limits.memory_bytes"}
+    values = [findings.run.given(record.trial.condition) for record in findings.run.records]
+    return {
+        key: " or ".join(dict.fromkeys(setting(key, each[path]) for each in values if each.get(path)))
+        for key, path in paths.items()
+    }
+
+
 def believes(findings: Findings) -> Table:
     """What an instance of each arm thinks it has, beside what it was given."""
-    base = findings.run.base
-    vcpus = base.get("limits.vcpus")
-    given = {"cpus": vcpus, "cpus_online": vcpus, "memory_bytes": base.get("limits.memory_bytes")}
+    given = _given_to_each(findings)
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for record in findings.run.records:
         mine = seen.setdefault(record.trial.arm.label, {})
@@ -127,7 +135,7 @@ def believes(findings: Findings) -> Table:
                 mine.setdefault(key, {})[setting(key, value)] = None
     keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:6]
     heads = tuple(key.removesuffix("_bytes").replace("_", " ") for key in keys)
-    rows = [(Cell("given to each"), *(Cell(setting(k, given[k]) if given.get(k) else "") for k in keys))]
+    rows = [(Cell("given to each"), *(Cell(given.get(k, "")) for k in keys))]
     for arm in findings.arms:
         held = seen.get(arm.label)
         if held:
