@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 
 use super::bridge::{self, Bridge};
 use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
-use super::room::{Failure, Feed, Room, Told, Way, Words};
+use super::room::{Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
 use super::spec::JanusSpec;
 
 const PLUGIN: &str = "janus.plugin.videoroom";
@@ -201,8 +201,11 @@ impl<'a> Janus<'a> {
     }
 
     /// Somebody publishes.
-    fn published(&mut self, publishers: Vec<Publisher>) {
+    fn published(&mut self, publishers: Vec<Publisher>) -> Result<(), Failure> {
         for publisher in publishers {
+            if self.displays.len().max(self.wanted.len()) >= MOST_SENDERS {
+                return Err(Failure::Signalling);
+            }
             let sender = text(&publisher.id);
             self.displays.insert(sender, publisher.display);
             if !self.watches {
@@ -223,6 +226,7 @@ impl<'a> Janus<'a> {
             }
         }
         self.subscribe();
+        Ok(())
     }
 
     fn gone(&mut self, feed: &Value) {
@@ -268,12 +272,12 @@ impl<'a> Janus<'a> {
         }
         if event.videoroom == "joined" && sender == self.sending {
             self.private_id = Some(event.private_id.unwrap_or_default());
-            self.published(event.publishers);
+            self.published(event.publishers)?;
             let others = !self.wanted.is_empty() || !self.asked.is_empty();
             self.told.push_back(Told::Joined { others });
             return Ok(());
         }
-        self.published(event.publishers);
+        self.published(event.publishers)?;
         for gone in [event.unpublished, event.leaving].iter().flatten() {
             self.gone(gone);
         }

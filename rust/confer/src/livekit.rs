@@ -15,7 +15,7 @@ use super::livekit_said::{
     SignalRequest, SignalResponse, Track, CAMERA, DISCONNECTED, ROOM_CLOSED, ROOM_DELETED,
     SCREEN_SHARE, SUBSCRIBER, VIDEO,
 };
-use super::room::{Failure, Feed, Room, Told, Way, Words};
+use super::room::{Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
 use super::spec::LiveKitSpec;
 
 const PROTOCOL: u32 = 15;
@@ -90,8 +90,11 @@ impl<'a> LiveKit<'a> {
     }
 
     /// Who is there, and what each of them sends now; those who are not named are as before.
-    fn seen(&mut self, participants: Vec<Participant>) {
+    fn seen(&mut self, participants: Vec<Participant>) -> Result<(), Failure> {
         for participant in participants {
+            if self.versions.len().max(self.senders.len()) >= MOST_SENDERS {
+                return Err(Failure::Signalling);
+            }
             let version = self.versions.entry(participant.sid.clone()).or_default();
             if participant.identity != self.display && participant.version >= *version {
                 *version = participant.version; // they may come in another order
@@ -101,6 +104,7 @@ impl<'a> LiveKit<'a> {
         if self.senders.is_empty() && !self.has_been_offered {
             self.told.push_back(Told::Alone);
         }
+        Ok(())
     }
 
     fn changed(&mut self, participant: &Participant) {
@@ -212,11 +216,11 @@ impl Room for LiveKit<'_> {
         let response = SignalResponse::decode(&bytes[..]).map_err(|_| Failure::Signalling)?;
         match response.message {
             Some(Response::Join(join)) => {
-                self.seen(join.others);
+                self.seen(join.others)?;
                 let others = self.watches && !self.senders.is_empty();
                 self.told.push_back(Told::Joined { others });
             }
-            Some(Response::Update(update)) => self.seen(update.participants),
+            Some(Response::Update(update)) => self.seen(update.participants)?,
             Some(Response::Offer(offer)) => self.offered(offer),
             Some(Response::Answer(answer)) => self.told.push_back(Told::Answer(answer.sdp)),
             Some(Response::Trickle(trickle)) => {

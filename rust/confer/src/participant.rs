@@ -146,6 +146,7 @@ impl<'a> Participant<'a> {
         self.line.flush()?;
         while let Some(words) = self.line.hear()? {
             self.room.hear(&words)?;
+            self.on_told(now_ns, shared, tally)?; // one by one: nothing heaps up, however fast it comes
         }
         self.on_told(now_ns, shared, tally)?;
         self.drive(now_ns, shared, tally)
@@ -323,13 +324,14 @@ impl<'a> Participant<'a> {
                 }
                 Told::Asked => self.asked_ns = now_ns,
                 Told::Heard(feeds) => {
-                    self.receiving(now_ns, shared)?.heard(feeds, now_ns, shared);
+                    self.receiving(now_ns, shared)?
+                        .heard(feeds, now_ns, shared)?;
                 }
                 Told::Offer { sdp, feeds } => {
                     let asked_ns = self.asked_ns;
                     let receiving = self.receiving(now_ns, shared)?;
                     let answer = receiving.peer.answer(&sdp)?;
-                    receiving.offered(feeds, asked_ns, now_ns, shared, tally);
+                    receiving.offered(feeds, asked_ns, now_ns, shared, tally)?;
                     self.room.answer(answer);
                 }
                 Told::Gone { sender } => {

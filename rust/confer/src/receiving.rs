@@ -7,7 +7,7 @@ use str0m::Event;
 use virtoll_generator::datagrams::Datagram;
 
 use super::peer::{payload_type, Peer};
-use super::room::{Failure, Feed};
+use super::room::{Failure, Feed, MOST_FEEDS};
 use super::stream::{Packet, Stream};
 use super::tally::Tally;
 use super::Shared;
@@ -56,18 +56,23 @@ impl Receiving {
     }
 
     /// These are to be offered, and are waited for from now on.
-    pub fn heard(&mut self, feeds: Vec<Feed>, now_ns: i64, shared: &Shared) {
+    pub fn heard(&mut self, feeds: Vec<Feed>, now_ns: i64, shared: &Shared) -> Result<(), Failure> {
         for feed in feeds {
             if !self.feeds.iter().any(|fed| fed.feed.sender == feed.sender) {
-                self.push(feed, now_ns, shared);
+                self.push(feed, now_ns, shared)?;
             }
         }
+        Ok(())
     }
 
-    fn push(&mut self, feed: Feed, since_ns: i64, shared: &Shared) {
+    fn push(&mut self, feed: Feed, since_ns: i64, shared: &Shared) -> Result<(), Failure> {
+        if self.feeds.len() >= MOST_FEEDS {
+            return Err(Failure::Signalling);
+        }
         let role = shared.role_named(&feed.display);
         let stream = Stream::new(role, shared.common.codec, since_ns);
         self.feeds.push(Fed { feed, stream });
+        Ok(())
     }
 
     /// The feeds are these from now on, and those that are yet to be offered; the new ones were asked for at `since_ns`.
@@ -78,7 +83,7 @@ impl Receiving {
         now_ns: i64,
         shared: &Shared,
         tally: &mut Tally,
-    ) {
+    ) -> Result<(), Failure> {
         let is_same =
             |fed: &Fed, feed: &Feed| fed.feed.mid == feed.mid && fed.feed.sender == feed.sender;
         self.has_been_offered |= !feeds.is_empty();
@@ -93,9 +98,10 @@ impl Receiving {
                 |fed: &&mut Fed| fed.feed.mid.is_empty() && fed.feed.sender == feed.sender;
             match self.feeds.iter_mut().find(is_awaited) {
                 Some(fed) => fed.feed = feed,
-                None => self.push(feed, since_ns, shared),
+                None => self.push(feed, since_ns, shared)?,
             }
         }
+        Ok(())
     }
 
     /// Somebody sends no longer.

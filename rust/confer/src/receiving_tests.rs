@@ -69,7 +69,9 @@ fn watched_of(
         sender: "1".into(),
         display: "virtoll 0 webcam".into(),
     };
-    receiving.offered(vec![feed.clone()], now_ns, now_ns, &shared, &mut tally);
+    receiving
+        .offered(vec![feed.clone()], now_ns, now_ns, &shared, &mut tally)
+        .unwrap();
     let mut other = Some(Feed {
         sender: "2".into(),
         ..feed
@@ -90,7 +92,9 @@ fn watched_of(
             let feeds: Vec<_> = other.take().into_iter().collect();
             if !feeds.is_empty() {
                 receiving.gone("1", now_ns, &shared, &mut tally);
-                receiving.offered(feeds, now_ns, now_ns, &shared, &mut tally);
+                receiving
+                    .offered(feeds, now_ns, now_ns, &shared, &mut tally)
+                    .unwrap();
             }
         }
         let at = shared.common.clock.at(now_ns);
@@ -294,8 +298,10 @@ fn a_stream_that_is_yet_to_be_offered_is_waited_for_and_is_one_when_it_is() {
         from_ns: begun_ns,
         until_ns: begun_ns + 1000 * MS,
     };
-    receiving.heard(vec![feed("")], begun_ns, &shared);
-    receiving.heard(vec![feed("")], begun_ns + MS, &shared);
+    receiving.heard(vec![feed("")], begun_ns, &shared).unwrap();
+    receiving
+        .heard(vec![feed("")], begun_ns + MS, &shared)
+        .unwrap();
     assert!(!receiving.has_been_offered());
     // What is offered is somebody else's, and then it.
     let other = Feed {
@@ -303,11 +309,22 @@ fn a_stream_that_is_yet_to_be_offered_is_waited_for_and_is_one_when_it_is() {
         ..feed("3")
     };
     let at_ns = begun_ns + 500 * MS;
-    receiving.offered(vec![other.clone()], at_ns, at_ns, &shared, &mut tally);
+    receiving
+        .offered(vec![other.clone()], at_ns, at_ns, &shared, &mut tally)
+        .unwrap();
     assert!(receiving.has_been_offered());
-    receiving.offered(vec![other, feed("4")], at_ns, at_ns, &shared, &mut tally);
+    receiving
+        .offered(vec![other, feed("4")], at_ns, at_ns, &shared, &mut tally)
+        .unwrap();
     receiving.end_window(&shared, &mut tally);
     let counts = &tally.received[0];
     assert_eq!((counts.streams, counts.watched_ns), (2, 0));
     assert_eq!(counts.waiting_ns, (1000 + 500) * MS);
+    // A server that goes on telling of others would have all memory.
+    let many = (0..MOST_FEEDS).map(|number| Feed {
+        sender: format!("many {number}"),
+        ..feed("")
+    });
+    let told = receiving.heard(many.collect(), at_ns, &shared);
+    assert_eq!(told, Err(Failure::Signalling));
 }

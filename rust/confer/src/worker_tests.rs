@@ -138,7 +138,9 @@ fn with_film(
             sender: "1".into(),
             display: "virtoll 0 webcam".into(),
         };
-        receiving.offered(vec![feed], now_ns, now_ns, shared, &mut worker.tally);
+        receiving
+            .offered(vec![feed], now_ns, now_ns, shared, &mut worker.tally)
+            .unwrap();
         worker.places.push(Place {
             number: 0,
             participant: None,
