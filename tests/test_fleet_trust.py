@@ -144,8 +144,19 @@ def test_an_address_that_will_not_do_is_refused(address: str, tls: Path | None, 
 def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / name).write_text("no certificate")
+        (tmp_path / name).chmod(0o600)
     with pytest.raises(HostError, match="unusable certificates"):
         security("tls://127.0.0.1:8786", tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o601])
+def test_a_key_that_others_may_read_is_refused(mode: int, ours: Authority) -> None:
+    """Whoever has it is root on all hosts of the fleet."""
+    tls = ours.host(f"shared as {mode:o}")
+    security("tls://127.0.0.1:8786", tls)
+    (tls / "key.pem").chmod(mode)
+    with pytest.raises(HostError, match=r"key\.pem: others may read it.*(?s:.*)chmod 600"):
+        security("tls://127.0.0.1:8786", tls)
 
 
 def test_a_scheduler_that_is_not_there_is_told_in_words(

@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         verb = import_module(f"virtoll.cli.verbs.{arguments.verb}")
         if arguments.verb not in _READS_RUNS:
             gc.enable()  # see `virtoll.__main__`
+            _leave_keys()
         code: int = verb.do(arguments)
         sys.stdout.flush()  # here, where a reader that has gone is noticed
         sys.exit(code)
@@ -56,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if arguments.verb in _PRINTS_ONLY or getattr(arguments, "dry_run", False):  # `virtoll list ... | head`
             _end(0)
         _end(INTERRUPTED, "virtoll: nobody reads its output any more; everything it made is undone")
+
+
+def _leave_keys() -> None:
+    from virtoll.hosts import keyring  # who only reads runs starts nobody, and is done in the time that this takes
+
+    keyring.leave()
 
 
 def _end(code: int, told: str = "") -> NoReturn:

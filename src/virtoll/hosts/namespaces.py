@@ -25,9 +25,11 @@ _UNMOUNTED = f"if [ -e {_OURS} ] && {{ ! mountpoint -q {NETNS} || umount {NETNS}
 
 def first(name: str) -> str:
     """A line of shell that makes a lab's first namespace: after it /run/netns is a mount, and stays one."""
-    return f"flock /run sh -e -c '{_FIRST}' sh {name}"
+    return f"flock -w 50 /run sh -e -c '{_FIRST}' sh {name}"
 
 
 def unmount_if_empty(host: Host, _path: str) -> None:
-    """Take virtoll's own mount of /run/netns away, unless somebody has a namespace in it."""
-    host.run(["flock", "/run", "sh", "-c", _UNMOUNTED], check=False)
+    """Take virtoll's own mount of /run/netns away, unless somebody has a namespace in it, or holds the lock: it stays
+    then as iproute2 would have left it.
+    """
+    host.run(["flock", "-w", "50", "/run", "sh", "-c", _UNMOUNTED], check=False)

@@ -32,6 +32,7 @@ _LOOK_S = 0.005
 _ANSWER_BYTES = 4096
 # $1: the namespace's name, $2: a process in it, $3: the switch of IPv6 (`veth.NO_IPV6`).
 _NAME = """
+[ ! "/proc/$2/ns/net" -ef /proc/self/ns/net ] || { echo "process $2 is not the instance's any more" >&2; exit 1; }
 : >"$1"; mount --bind "/proc/$2/ns/net" "$1"
 nsenter --net="$1" sh -c '[ ! -e "$1" ] || echo 1 >"$1"' sh "$3"
 """

@@ -47,6 +47,7 @@ _LXCFS_FILES = (
 _LOCKS = Path("/run/lxc/lock")
 _LXCFS_START_S = 60.0  # some milliseconds, where nothing else runs
 _STOP_S = 5.0
+_LOCK_S = 60.0  # for other virtolls' instances to come or go: any user may hold it, too
 
 
 @dataclass(frozen=True)
@@ -259,14 +260,27 @@ def _locks(lab: Lab, lxc_path: str) -> Iterator[None]:
                 stack.close()
 
 
+def _is_locked(held: int) -> bool:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def _looked_at_alone() -> Iterator[None]:
     """No other virtoll's instance comes or goes meanwhile: while the last one goes, the directory is there and empty,
     and whoever came then would take it for somebody else's.
     """
     held = os.open(_LOCKS.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + _LOCK_S
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        while not _is_locked(held):
+            if time.monotonic() > deadline:
+                what = f"somebody holds the lock on {_LOCKS.parent.parent}, by which virtolls take turns"
+                raise PlatformError(what, where="lxc", remedy=f"`fuser {_LOCKS.parent.parent}` says who it is")
+            time.sleep(0.01)
         yield
     finally:
         os.close(held)

@@ -7,6 +7,8 @@ by this process for as long as it lives (`virtoll.hosts.ledger`): whoever is nex
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -69,7 +71,8 @@ def main(version: str, digest: str, size: str, *performing: str) -> None:
         os.execve(python, argv, {"VIRTOLL_CACHE": cache, **os.environ})
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
-        ledger.unlink()
+        if not directory.exists():  # else whoever cleans here next finds it by its ledger
+            ledger.unlink(missing_ok=True)
         if isinstance(error, OSError | tarfile.TarError):
             sys.exit(f"virtoll: {getattr(error, 'strerror', None) or error} ({directory})")
         raise
@@ -90,12 +93,19 @@ def _expect_ours_alone(state: Path) -> None:
 def _announced(ledger: Path, directory: Path) -> int:
     """The ledger, open and locked, in which the directory stands."""
     ledger.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(ledger, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
-    fcntl.flock(file, fcntl.LOCK_EX)
+    while True:
+        file = os.open(ledger, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), ledger.stat()):
+                break
+        os.close(file)  # who cleans here took the empty file away, before it was locked
     # proc_pid_stat(5): field 22, when this process began.
     started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     lines = ({"owner": os.getpid(), "started": started}, {"entry": 1, "kind": "directory", "name": str(directory)})
-    os.write(file, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    told = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    if os.write(file, told) != len(told):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return file
 
 

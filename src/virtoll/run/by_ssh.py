@@ -174,11 +174,13 @@ class _Session:
     def end(self) -> None:
         """Say that no order is to come, and wait until that host has undone all; ssh ends with it."""
         self._over.set()
-        with self._sending, suppress(OSError):
-            self._stdin.close()
         self._stop_reading()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_UNDO_S)
+        if self._sending.acquire(timeout=_LAST_WORDS_S):  # else somebody writes to a host that reads no more
+            with suppress(OSError):
+                self._stdin.close()
+            self._sending.release()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_UNDO_S)
         end_session(self._process)
         self._draining.join(_LAST_WORDS_S)
         self._stdout.close()

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pydantic import BaseModel, ConfigDict
 
 from virtoll import __version__
-from virtoll.hosts import interrupts
+from virtoll.hosts import interrupts, keyring
 from virtoll.plain import printable
 from virtoll.run import frames
 from virtoll.run.hosting import Hosting
@@ -81,6 +81,7 @@ def main(arguments: list[str]) -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what else is printed is no answer
     interrupts.install()
+    keyring.leave()
     try:
         hello = Hello(protocol=PROTOCOL, virtoll=__version__, digest=digest)
         frames.write(answers, mark(nonce))

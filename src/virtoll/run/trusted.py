@@ -84,6 +84,7 @@ def security(address: str, tls: Path | None) -> distributed.Security:
         raise HostError(what, where=f"--tls {tls}", remedy=remedy) from None
     if missing:
         raise HostError(f"not there: {', '.join(missing)}", where=f"--tls {tls}", remedy="docs/SCALE.md makes them")
+    _expect_secret(files[-1])
     authority, certificate, key = map(str, files)
     each = {f"tls_{role}_{part}": path for role in ("client", "scheduler", "worker") for part, path in
             (("cert", certificate), ("key", key))}  # fmt: skip
@@ -94,6 +95,13 @@ def security(address: str, tls: Path | None) -> distributed.Security:
     except (ssl.SSLError, OSError) as error:
         raise HostError(f"unusable certificates: {error}", where=f"--tls {tls}", remedy="make them anew") from None
     return found_security
+
+
+def _expect_secret(key: Path) -> None:
+    """HostError where others may read it: whoever has it is root on all hosts of the fleet."""
+    if key.stat().st_mode & 0o077:
+        what = "others may read it, and whoever has it is root on all hosts of the fleet"
+        raise HostError(what, where=str(key), remedy=f"chmod 600 {key}; make it anew, if somebody may have read it")
 
 
 def host_and_port(address: str, rest: str) -> tuple[str, int]:
