@@ -157,6 +157,33 @@ def test_a_statement_is_judged_by_the_conditions_that_decide_it(
     assert one.why.endswith("some block holds a 0") == (one.outcome == "cannot tell")
 
 
+@pytest.mark.parametrize(
+    ("holds", "lost", "why"),
+    [
+        ("mean", 2000, "measured under 2 of 3 conditions"),
+        ("trend", 2000, "nothing was measured at its end: 2000"),
+        ("trend", 1000, ""),
+        ("every", 2000, ""),
+    ],
+)
+def test_a_mean_over_what_is_left_is_none_over_all(tmp_path: Path, holds: str, lost: int, why: str) -> None:
+    """LXC holds nothing at one of three orders: its ratio at the other two was told as agreeing, or not."""
+    statement = {**STATEMENT, "above": 0.5, "metric": "linpack.gflops", "under": "native", "holds": holds}
+    statement |= {"by": "linpack.order"} if holds == "trend" else {}
+    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": "", "statement": [statement]}
+    arms = {
+        "native": {"platform": "native", "role": "baseline", "title": "Native"},
+        "lxc": {"platform": "lxc", "title": "LXC"},
+    }
+    matrix = programme(tmp_path / "run")
+    for (_, _, label, _), cell in matrix.cells.items():
+        if label.startswith("lxc") and cell.record.trial.condition.get("linpack.order") == lost:
+            cell.values.pop("linpack.gflops", None)
+    (one,) = judge_paper(Paper.model_validate({**raw, "arms": arms}), matrix).statements
+    assert one.outcome == ("cannot tell" if why else "agrees")
+    assert one.why.startswith(why)
+
+
 def test_both_papers_print_the_same_round_trips() -> None:
     """One prints times, the other what they are above native: the ratios agree to the digits printed."""
     times = {table.id: table.rows for table in read_paper("kvm-openvz-lxc").tables}["Table 2"]

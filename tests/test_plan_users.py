@@ -433,6 +433,15 @@ def test_each_server_has_a_plan_of_its_own(tmp_path: Path, capsys: pytest.Captur
     assert all(arm["at_least"] == 2 for plan in plans for arm in plan["arms"])
 
 
+def test_a_law_does_not_hold_for_want_of_power() -> None:
+    """Of two blocks 6 % apart each level is known within a factor of two: it held whatever was measured."""
+    values = np.exp(np.array([[0.03], [-0.03]])) * scaling.delivered(LEVELS, 100, 0.05, 0.0005)
+    values[:, -1] /= 1.6
+    told = scaling.fit(LEVELS, values)
+    assert isinstance(told, str)
+    assert told.startswith("whether it holds cannot be told: of 2 blocks that hold all levels one is known within")
+
+
 def test_the_law_of_a_sweep_is_shown_with_its_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,11 +163,14 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
     if why := barred(matrix, metric, [(one, c) for one in (arm, matrix.baseline) for c in conditions]):
         return claim(f"no ratio: {why}", "cannot tell")
     rule = rule_of(matrix.run.plan)
-    summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions], rule)
+    columns = [_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions]
+    summary = pooled(columns, rule)
     if summary is None:
         return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
     here = _interval(summary, [metric], rule)
     outcome, why = _compare(there, here, margin, rule.lacks(summary))
+    if (known := sum(bool(np.isfinite(column).any()) for column in columns)) < len(columns):
+        outcome, why = "cannot tell", f"measured under {known} of {len(columns)} conditions"
     return claim(why, outcome, here)
 
 
@@ -254,11 +257,21 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
     if not means:
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
     measured = [(where, _interval(mean, statement.metrics, rule)) for where, mean in means]
-    outcome = _quantified(statement, measured, len(barred))
+    lost = _lost(statement, pairs, found)
+    outcome = "cannot tell" if lost else _quantified(statement, measured, len(barred))
     lacking = [rule.lacks(mean) for (_, mean), (_, one) in zip(means, measured, strict=True) if one.low is None]
-    why = [*barred, *lacking][:1] if outcome == "cannot tell" else []
+    why = [*lost, *barred, *lacking][:1] if outcome == "cannot tell" else []
     reasons = [_coverage(statement, len(measured), len(pairs)), *why]
     return JudgedStatement(statement, outcome, tuple(measured), "; ".join(filter(None, reasons)))
+
+
+def _lost(statement: Statement, pairs: list[_Pair], found: list[_Pair]) -> list[str]:
+    """Why a mean, or a trend, is not of the conditions that the study asked for."""
+    if statement.holds == "mean" and len(found) < len(pairs):
+        return [f"measured under {len(found)} of {len(pairs)} conditions"]
+    ends = sorted({pair.end for pair in pairs}) if statement.holds == "trend" else []
+    missing = [str(end) for end in ends[:1] + ends[-1:] if end not in {pair.end for pair in found}]
+    return [f"nothing was measured at its end: {', '.join(missing)}"] if missing else []
 
 
 def _needed(statement: Statement, pairs: list[_Pair]) -> list[_Pair]:

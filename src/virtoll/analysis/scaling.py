@@ -19,6 +19,7 @@ import numpy as np
 from virtoll.analysis.estimates import LEVEL, Floats, Summary, summarise, t_quantile
 
 LEAST_LEVELS = 5  # three parameters, a level to tell them from, and the one that is foretold
+WIDEST = 1.5  # an interval whose ends are farther apart fits any law
 TOLERANCE = 0.05  # relative: how far the law may be off a level that it was fitted to, where its interval allows less
 
 
@@ -73,13 +74,25 @@ def fit(levels: Floats, values: Floats) -> Law | str:
         far, most = off[worst] * 100, allowed[worst] * 100
         return f"it does not fit: {far:.0f} % off at {lower[worst]:g}, where up to {most:.0f} % could be by chance"
     foretold, measured = _foretold(lower, top, logs, found), summarise(logs[:, -1])
-    apart = abs(foretold.mean - measured.mean)
-    if apart > max(math.log1p(TOLERANCE), foretold.half_width() + measured.half_width()):
-        return (
-            f"it does not hold: at {top:g}, which was not fitted, it foretells {math.exp(foretold.mean):.4g}, and "
-            f"{math.exp(measured.mean):.4g} was measured"
-        )
+    if why := _why_untrue(top, foretold, measured, [summarise(column) for column in logs[:, :-1].T]):
+        return why
     return Law(*found, tuple(lower.tolist()), float(off.max()), float(top), _bounds(foretold), _bounds(measured))
+
+
+def _why_untrue(top: float, foretold: Summary, measured: Summary, fitted: list[Summary]) -> str:
+    """Why a law that fits does not hold at the level that it foretells, or cannot be told to; "" where it does."""
+    widest = math.exp(2 * max(each.half_width() for each in (foretold, measured, *fitted)))
+    if widest > WIDEST:
+        return (
+            f"whether it holds cannot be told: of {measured.n} blocks that hold all levels one is known within a "
+            f"factor of {widest:.2g} only, and {WIDEST:g} is the most that says anything"
+        )
+    if abs(foretold.mean - measured.mean) <= max(math.log1p(TOLERANCE), foretold.half_width() + measured.half_width()):
+        return ""
+    return (
+        f"it does not hold: at {top:g}, which was not fitted, it foretells {math.exp(foretold.mean):.4g}, and "
+        f"{math.exp(measured.mean):.4g} was measured"
+    )
 
 
 def _fitted(levels: Floats, logs: Floats) -> tuple[float, float, float] | None:
