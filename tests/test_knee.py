@@ -371,6 +371,18 @@ def test_a_knee_beyond_a_bound_is_told_as_one_and_has_no_ratio(
     assert "cannot be compared" not in answer(findings)[0]
 
 
+def test_of_few_users_the_method_says_how_large_a_step_is(tmp_path: Path) -> None:
+    """Native could carry 3.95 and docker 3.05: both knees are 3, and that is no equality within 3 %."""
+    made = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25})).path
+    assert len(KneeSection().method(find(made))) == 1
+    records = [json.loads(line) for line in (made / "trials.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        record["measured"]["knee"]["upper"] = record["measured"]["knee"]["lower"] * 4 / 3
+    (made / "trials.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    _, told = KneeSection().method(find(made))
+    assert told.startswith("**Of few requests/s a step is one more**, here up to 33 % more")
+
+
 def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Path) -> None:
     """Native is beyond it, docker is not: docker has a knee, and the ratio is missing in each block."""
     directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 4.0}, generator_per_s=5000))

@@ -181,8 +181,8 @@ def _bound(plan: Sizing, row: Row) -> str:
     most = math.ceil(users / users_each)
     return (
         f"carries {told(each.at_least)} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
-        f"tried, what is not valid, or what the generator could not offer; so at most {most:,} instance{'s' * (most > 1)}, and hosts are "
-        f"not known; {_wider(plan, 'most')}"
+        f"tried, what is not valid, or what the generator could not offer; so at most {most:,} "
+        f"instance{'s' * (most > 1)}, and hosts are not known; {_wider(plan, 'most')}"
     )
 
 

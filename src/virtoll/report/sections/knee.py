@@ -56,10 +56,19 @@ class KneeSection(Section):
         return [_knees(findings).placed(look="matrix")]
 
     def method(self, findings: Findings) -> list[str]:
-        """By which rule it is found."""
-        return [_METHOD.format(knee.windows, step=knee.precision * 100) for _, knee in _searches(findings)[:1]]
+        """By which rule it is found; and how coarse that is of few users, who are counted."""
+        searches = [knee for _, knee in _searches(findings)]
+        told = [_METHOD.format(knee.windows, step=knee.precision * 100) for knee in searches[:1]]
+        steps = [knee.upper / knee.lower - 1 for knee in searches if knee.lower and knee.upper is not None]
+        if steps and max(steps) > 1.001 * searches[0].precision:
+            told.append(_COARSE.format(unit=searches[0].unit, step=max(steps) * 100))
+        return told
 
 
+_COARSE = (
+    "**Of few {unit} a step is one more**, here up to {step:.0f} % more: knees that are alike in all deployments may "
+    "differ by as much, and no interval holds that."
+)
 _METHOD = (
     "**The knee** is the largest intensity at which most of {0} fresh windows meet the objective, where of {0} at the "
     "next, at most {step:.3g} % higher, most do not (RFC 9971: one search goal, its exceed ratio 0.5). The windows "
