@@ -324,9 +324,9 @@ def _make_one(layout: Hierarchies, name: str) -> None:
         with contextlib.suppress(FileExistsError):
             directory.mkdir()
     if layout.version == 1 and "memory" in layout.mounts:
-        file = layout.directory("memory", name) / "memory.use_hierarchy"
-        if file.exists() and file.read_text(encoding="utf-8").strip() == "0":
-            file.write_text("1", encoding="utf-8")
+        below = layout.directory("memory", name) / "memory.use_hierarchy"
+        if below.exists() and below.read_text(encoding="utf-8").strip() == "0":
+            below.write_text("1", encoding="utf-8")
     if layout.version == 1 and "cpuset" in layout.mounts:
         directory = layout.directory("cpuset", name)
         for file in ("cpuset.cpus", "cpuset.mems"):
