@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from statistics import geometric_mean
+from typing import cast
 
 import pytest
 
@@ -43,6 +44,7 @@ from virtoll.study.model import Knee, Study, settings_of
 from virtoll.study.plan import make_plan
 from virtoll.study.search import expected_windows, levels
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.treatment import Driven, of_block, treatments
 
 TEXT = """\
 name = "carries"
@@ -241,6 +243,18 @@ def test_how_many_may_be_open_is_none_that_the_search_sets(text: str, loop: str)
 def test_how_many_users_a_program_has_at_a_rate_is_none_that_the_search_sets() -> None:
     text = of_a_program("open") + '[factors]\n"load.users" = [1, 9]\n'
     assert study(text).factors == {"load.users": (1, 9)}
+
+
+def test_each_block_has_a_schedule_of_its_own_and_all_its_arms_the_same() -> None:
+    """Ten blocks of one schedule told its p99 as 23.0 +- 0.2 ms, where another's was 26."""
+    (treatment,) = treatments(study(TEXT))
+    (same,) = treatments(study(TEXT))
+    seeds = [cast(Driven, of_block(treatment, block).work).load.settings.seed for block in (1, 2, 3)]
+    assert len({*seeds, 1}) == 4
+    assert cast(Driven, of_block(same, 1).work).load.settings.seed == seeds[0]
+    assert max(seeds) + 100 * 2**32 < 2**63
+    (program,) = treatments(study(of_a_program("open")))
+    assert of_block(program, 2) == program, "its seed is a command"
 
 
 def test_a_loop_that_is_no_list_is_told_once() -> None:

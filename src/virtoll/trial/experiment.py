@@ -43,7 +43,7 @@ from virtoll.trial.notes import Course, Notes
 from virtoll.trial.ramping import RampedService
 from virtoll.trial.searching import KneeSearch, SearchedService
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
-from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
+from virtoll.trial.treatment import Driven, Probed, Treatment, of_block, treatment_of
 
 _LOG_BYTES = 500_000
 
@@ -98,7 +98,7 @@ class LabExperiment:
         self._notes = notes
         self._rest.close()
         try:
-            treatment = treatment_of(self.study, trial.condition, trial.arm.label)
+            treatment = of_block(treatment_of(self.study, trial.condition, trial.arm.label), trial.block)
             held = self._deployed(trial, treatment, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtoll.images.base import Wanted
@@ -92,6 +92,25 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         watched_s=watched_seconds(study, condition),
         configuration=str(condition.get(CONFIGURATION, "")),
     )
+
+
+def of_block(treatment: Treatment, block: int) -> Treatment:
+    """The same with what a load draws drawn anew for the block, and alike for all arms in it: ratios hold none of its
+    chance, and what is absolute holds it in its interval, where one schedule for all blocks would have been its luck.
+    """
+
+    def drawn(driven: Driven) -> Driven:
+        settings = driven.load.settings
+        if not isinstance(seed := getattr(settings, "seed", None), int):  # a program's own is a command
+            return driven
+        return replace(driven, load=type(driven.load)(replace(settings, seed=seed + block * _BLOCKS_SEEDS)))
+
+    beside = {name: drawn(other) for name, other in treatment.beside.items()}
+    work = drawn(treatment.work) if isinstance(treatment.work, Driven) else treatment.work
+    return replace(treatment, work=work, beside=beside)
+
+
+_BLOCKS_SEEDS = 2**40  # from one block's to the next's: beyond any number of windows, and of generators
 
 
 def treatments(study: Study) -> list[Treatment]:
