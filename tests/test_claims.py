@@ -10,12 +10,15 @@ import pytest
 
 from synthetic import AGAIN, KVM, LXC, NATIVE, TCG
 from synthetic_programme import LXCFS, MadeUp, Recipe, write_programme
+from virtoll.analysis import claims
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, judge_paper
 from virtoll.analysis.counterparts import fits
+from virtoll.analysis.estimates import Summary
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
+from virtoll.analysis.rules import FIXED
 from virtoll.record.model import Arm
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.sections.papers import numbers, outcomes, statements
@@ -182,6 +185,19 @@ def test_a_mean_over_what_is_left_is_none_over_all(tmp_path: Path, holds: str, l
     (one,) = judge_paper(Paper.model_validate({**raw, "arms": arms}), matrix).statements
     assert one.outcome == ("cannot tell" if why else "agrees")
     assert one.why.startswith(why)
+
+
+@pytest.mark.parametrize(("holds", "log", "outcome"), [("every", -0.05, "disagrees"), ("some", 0.05, "agrees")])
+def test_one_of_many_decides_by_its_share_of_the_error(holds: str, log: float, outcome: str) -> None:
+    """Of 24 true conditions some whole interval lies on the wrong side in a quarter of studies."""
+    statement = Statement.model_validate({**STATEMENT, "above": 1.0, "holds": holds})
+    mean = Summary(log, 0.02, 11)
+    one = FIXED.interval(mean, "as in a test")
+    told = [claims._one_of(statement, one, claims._shared(mean, one, of, FIXED)) for of in (1, 24)]
+    assert told == [outcome, "cannot tell"]
+    clear = Summary(3 * log, 0.02, 11)
+    one = FIXED.interval(clear, "as in a test")
+    assert claims._one_of(statement, one, claims._shared(clear, one, 24, FIXED)) == outcome
 
 
 def test_both_papers_print_the_same_round_trips() -> None:

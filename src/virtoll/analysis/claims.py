@@ -258,7 +258,9 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
     measured = [(where, _interval(mean, statement.metrics, rule)) for where, mean in means]
     lost = _lost(statement, pairs, found)
-    outcome = "cannot tell" if lost else _quantified(statement, measured, len(barred))
+    shared = [_shared(mean, one, len(means), rule) for (_, mean), (_, one) in zip(means, measured, strict=True)]
+    single = [_one_of(statement, one, wide) for (_, one), wide in zip(measured, shared, strict=True)]
+    outcome = "cannot tell" if lost else _quantified(statement, single + ["cannot tell"] * len(barred))
     lacking = [rule.lacks(mean) for (_, mean), (_, one) in zip(means, measured, strict=True) if one.low is None]
     why = [*lost, *barred, *lacking][:1] if outcome == "cannot tell" else []
     reasons = [_coverage(statement, len(measured), len(pairs)), *why]
@@ -330,9 +332,21 @@ def _interval(summary: Summary, metrics: Sequence[str], rule: Rule) -> Estimate:
     return ratio(summary, _PAIRED) if constant else rule.interval(summary, _PAIRED)
 
 
-def _quantified(statement: Statement, measured: list[tuple[str, Estimate]], barred: int) -> Outcome:
-    single = [_satisfies(statement, estimate) for _, estimate in measured]
-    single += ["cannot tell"] * barred
+def _shared(mean: Summary, one: Estimate, of: int, rule: Rule) -> Estimate:
+    """The interval of one of so many, all of which hold together with the level."""
+    if of < 2 or one.low is None or one.low == one.high:
+        return one
+    return ratio(mean, one.method, rule.half_width(mean, 1 - (1 - LEVEL) / of))
+
+
+def _one_of(statement: Statement, one: Estimate, shared: Estimate) -> Outcome:
+    """What one condition says. One alone refutes *every*, and bears *some* out: of many one would do so by chance."""
+    outcome = _satisfies(statement, one)
+    decides = {"every": "disagrees", "some": "agrees"}.get(statement.holds)
+    return "cannot tell" if outcome == decides and _satisfies(statement, shared) != outcome else outcome
+
+
+def _quantified(statement: Statement, single: list[Outcome]) -> Outcome:
     if statement.holds == "some":
         single = [_opposite(outcome) for outcome in single]
     outcome: Outcome = "cannot tell"
