@@ -50,5 +50,11 @@ class Stops:
             while not ended.wait(_TICK_S):
                 self.tick()
 
-        threading.Thread(target=ticking, name="stops", daemon=True).start()
-        return ended.set
+        thread = threading.Thread(target=ticking, name="stops", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            ended.set()
+            thread.join()
+
+        return end

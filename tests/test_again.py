@@ -663,6 +663,18 @@ def test_what_only_one_run_had_to_start_is_no_other_machine(bench: Bench, capsys
     assert "the machine is not as it was" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "code"),
+    [({"one": "1"}, {"other": "2"}, 0), (None, {"other": "2"}, 0), ({"one": "1"}, {"one": "2"}, 7)],
+    ids=["other media", "none before", "the same made otherwise"],
+)
+def test_media_are_what_was_asked_for(a: dict[str, str] | None, b: dict[str, str], code: int, bench: Bench) -> None:
+    """Conferences of two bit rates send two webcams; one of one name that another ffmpeg made is of the machine."""
+    changed(bench.run("a", TEXT), **({} if a is None else {"media": a}))
+    changed(bench.run("b", LARGER), media=b)
+    assert bench.again("--out", "again") == code
+
+
 def test_another_machine_than_that_of_both_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (("a", TEXT), ("b", LARGER)):
         changed(bench.run(name, text), kernel="5.10")

@@ -28,4 +28,4 @@ def test_a_key_of_the_session_is_out_of_reach() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LEFT], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
-    assert (done.stdout, done.stderr) == ("gone: 13\n", "")
+    assert (done.stdout in ("gone: 13\n", "gone: 126\n"), done.stderr) == (True, "")  # forbidden, or collected

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from quiet import Quiet
+from virtoll.analysis import counterparts
 from virtoll.analysis.knees import note_bounds
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
@@ -432,17 +433,28 @@ def test_what_was_used_at_some_knees_alone_is_told_so(tmp_path: Path) -> None:
         assert set(notes) == {f"at its own knee, in {len(notes)} of 6 deployments: those whose knee is no bound"}
 
 
-def test_what_was_used_at_a_knee_is_compared_where_knees_are(tmp_path: Path) -> None:
+def test_what_was_used_at_a_knee_is_judged_where_knees_are(tmp_path: Path) -> None:
     """CPU per request was judged by the slower ones alone, beside a knee that was *not judged*."""
     at_the_edge = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.1, capacity_per_s=100_000 / SHARE)
     matrix = find(run(tmp_path / "run", at_the_edge).path).matrix
+    (condition,) = matrix.conditions
+    native = matrix.baseline
+    assert native is not None
+    for trial in matrix.trials:
+        if KNEE in trial.values:
+            trial.put("cpu_s_per_1000", 0.5 + 0.001 * trial.record.trial.block)  # fakes use none
     barred = _failed(matrix, KNEE)
     assert barred.any()
     assert (_failed(matrix, "cpu_s_per_1000") == barred).all()
-    assert not _failed(matrix, "deploy_s").any()
+    for metric in ("deploy_s", "latency_p99_ms", "rate_per_s"):
+        assert not _failed(matrix, metric).any(), "it is told of each deployment, or of none"
+    assert 0 < matrix.barred("cpu_s_per_1000", native, condition)[0] < 6
+    assert "it is at a knee that is a bound" in counterparts.barred(matrix, "cpu_s_per_1000", [(native, condition)])
+    assert counterparts.barred(matrix, "deploy_s", [(native, condition)]) == ""
+    cheap = held(matrix, objective_of("cpu_s_per_1000 < 100", matrix.metrics), native)
+    assert (cheap.told, cheap.why.endswith("trials its knee is a bound")) == ("cannot tell", True)
     (docker,) = [arm for arm in matrix.arms if arm.platform == "docker"]
-    met = held(matrix, objective_of("knee > 100", matrix.metrics), docker)
-    assert met.told == "met"
+    assert held(matrix, objective_of("cpu_s_per_1000 < 100", matrix.metrics), docker).told == "met"
 
 
 ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')

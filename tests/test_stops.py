@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from stops import Stops
 
 
@@ -16,6 +18,9 @@ def test_a_stop_is_told_and_a_late_tick_is_none() -> None:
 
 
 def test_it_watches_until_it_is_ended() -> None:
-    end = Stops().watch()
+    before, ticked = set(threading.enumerate()), threading.Event()
+    end = Stops(begin=ticked.set).watch()
+    (thread,) = set(threading.enumerate()) - before
+    assert ticked.wait(600)
     end()
-    end()
+    assert not thread.is_alive()

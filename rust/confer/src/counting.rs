@@ -3,11 +3,10 @@
 
 use virtoll_generator::reception::{Leaped, Place, Received, Reception};
 
-/// Faster than any source sends (100 Mbit/s and more): numbers that leaped farther than that in their time were not passed.
-const MOST_PER_S: u64 = 10_000;
-
 #[derive(Debug)]
 pub struct Counting {
+    /// Faster than its source sends: numbers that leaped farther in their time were not passed.
+    most_per_s: u64,
     reception: Reception,
     /// The highest number that was of use, and when it came; None: nothing has come.
     highest: Option<(u64, i64)>,
@@ -16,8 +15,9 @@ pub struct Counting {
 }
 
 impl Counting {
-    pub fn new(clock_hz: u32) -> Self {
+    pub fn new(clock_hz: u32, most_per_s: u64) -> Self {
         Counting {
+            most_per_s,
             reception: Reception::new(clock_hz),
             highest: None,
             received: Received::default(),
@@ -48,10 +48,9 @@ impl Counting {
     ) -> bool {
         match place {
             Ok(Place::Useless) => return false,
-            Ok(_) => {}
+            Ok(_) => self.highest = self.highest.max(Some((number, came_ns))),
             Err(Leaped) => self.leap(number, came_ns, in_window),
         }
-        self.highest = self.highest.max(Some((number, came_ns)));
         true
     }
 
@@ -59,18 +58,17 @@ impl Counting {
     /// taken for a stray. After an outage all that could have been sent meanwhile is lost; farther than that leaps a
     /// source that began anew.
     fn leap(&mut self, number: u64, came_ns: i64, in_window: bool) {
-        self.reception.leap();
-        let (highest, then_ns) = self.highest.unwrap_or((number, came_ns));
+        let here = (number, came_ns);
+        let (highest, then_ns) = self.highest.replace(here).unwrap_or(here);
         let (passed, since_ns) = (number.saturating_sub(highest), came_ns - then_ns);
-        let sendable = since_ns.max(0) as u64 * MOST_PER_S / 1_000_000_000;
+        let sendable = (since_ns.max(0) as u64).saturating_mul(self.most_per_s) / 1_000_000_000;
+        let is_lost = (2..=sendable).contains(&passed);
+        self.reception.leap(number as u16, is_lost, in_window);
         if in_window {
             self.received.strays = self.received.strays.saturating_sub(2);
             self.received.packets += 2;
-            self.received.expected += 2;
-            if (2..=sendable).contains(&passed) {
-                self.received.expected += passed - 2;
-                self.received.lost += passed - 2;
-            }
+            self.received.expected += if is_lost { passed } else { 2 };
+            self.received.lost += if is_lost { passed - 2 } else { 0 };
         }
     }
 

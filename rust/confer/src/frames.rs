@@ -77,9 +77,12 @@ impl Frames {
         self.make_room(number);
         self.ahead[(number % KEPT) as usize] = part.flags();
         let may_begin = part.key & SEQUENCE != 0 && self.next != Some(number);
-        if may_begin && self.keys.last().is_none_or(|key| number > *key) {
-            self.keys.truncate(1);
+        if may_begin && !self.keys.contains(&number) {
             self.keys.push(number);
+            self.keys.sort_unstable();
+            if self.keys.len() > 2 {
+                self.keys.remove(1);
+            }
         }
         let mut shown = self.show();
         if shown.frames == 0 {

@@ -92,6 +92,17 @@ impl<'a> LiveKit<'a> {
     /// Who is there, and what each of them sends now; those who are not named are as before.
     fn seen(&mut self, participants: Vec<Participant>) -> Result<(), Failure> {
         for participant in participants {
+            if self.versions.len() >= MOST_SENDERS {
+                // Who comes again has another one: of those who send nothing the last versions are of no use.
+                let sends = |sid: &String| self.senders.values().any(|sender| sender.sid == *sid);
+                let kept: Vec<_> = self
+                    .versions
+                    .keys()
+                    .filter(|sid| sends(sid))
+                    .cloned()
+                    .collect();
+                self.versions.retain(|sid, _| kept.contains(sid));
+            }
             if self.versions.len().max(self.senders.len()) >= MOST_SENDERS {
                 return Err(Failure::Signalling);
             }

@@ -11,6 +11,8 @@ use super::tally::{Heard, Span};
 /// Of Opus (RFC 7587, 4.1).
 const CLOCK_HZ: u32 = 48_000;
 const GAP_NS: i64 = 150_000_000;
+/// Packets: twice what a mix has.
+const MOST_PER_S: u64 = 100;
 
 /// A packet that came, decrypted.
 #[derive(Clone, Copy)]
@@ -40,7 +42,7 @@ impl Mix {
             since_ns,
             first_ns: None,
             heard_ns: i64::MAX,
-            counting: Counting::new(CLOCK_HZ),
+            counting: Counting::new(CLOCK_HZ, MOST_PER_S),
         }
     }
 

@@ -32,7 +32,7 @@ pub enum Failure {
 /// Of a server that tells of more senders than that, or has more of them watched at once, nothing is believed any more:
 /// what it says is kept for as long as it goes on.
 pub const MOST_SENDERS: usize = 10_000;
-pub const MOST_FEEDS: usize = 1_000;
+pub const MOST_FEEDS: usize = 2_000;
 const TEXT_CHARS: usize = 100;
 
 impl Failure {

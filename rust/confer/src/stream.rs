@@ -8,6 +8,8 @@ use super::tally::{Counts, Span};
 
 /// Of video (RFC 7741, 4; RFC 6184, 8.2.1).
 pub const CLOCK_HZ: u32 = 90_000;
+/// Packets: twice what any footage has (20 Mbit/s).
+const MOST_PER_S: u64 = 5_000;
 /// Where nothing could be shown for so long though packets come, a key frame is asked for; and again after as long.
 const STUCK_NS: i64 = 500_000_000;
 
@@ -46,7 +48,7 @@ impl Stream {
             codec,
             since_ns,
             has_come: false,
-            counting: Counting::new(CLOCK_HZ),
+            counting: Counting::new(CLOCK_HZ, MOST_PER_S),
             frames: Frames::default(),
             showing: Showing::default(),
             asked_ns: i64::MIN,
@@ -243,6 +245,17 @@ mod tests {
         let (counts, _) = watched(given);
         assert_eq!((counts.expected, counts.lost), (4000, 3200));
         assert_eq!((counts.packets, counts.duplicates), (800, 0));
+        // Of those some come again, behind the first two that came by themselves.
+        let whole = (0..12_000u64).filter(|number| !(4400..7600).contains(number));
+        let given = whole.flat_map(|number| {
+            let at_ms = number as i64 / 4;
+            let again = (7550..7600).map(move |repaired| (repaired, true, at_ms));
+            let again = again.filter(move |_| number == 7602);
+            std::iter::once((number, false, at_ms)).chain(again)
+        });
+        let (counts, _) = watched(given);
+        assert_eq!((counts.expected, counts.lost), (4000, 3150));
+        assert_eq!((counts.repaired, counts.duplicates), (50, 0));
     }
 
     /// Stamps of two reads are as exact as the clocks they were made with.

@@ -170,11 +170,18 @@ impl Reception {
         (self.jitters, self.jitter_sum_ns) = (0, 0);
     }
 
-    /// It begins anew, as with another source, within the same window: what this has of its jitter stays.
-    pub fn leap(&mut self) {
+    /// It begins anew at a number of which, and of the one before it, packets have come; within the same window: what
+    /// this has of its jitter stays. `is_lost`: of those before them, which are counted as lost, some may yet come; else
+    /// there are none.
+    pub fn leap(&mut self, number: u16, is_lost: bool, in_window: bool) {
+        let highest = 1 << 16 | i64::from(number);
+        let lowest = highest - KEPT + 1;
         *self = Reception {
             jitters: self.jitters,
             jitter_sum_ns: self.jitter_sum_ns,
+            numbers: Some((highest, lowest)),
+            came: if is_lost { 0b11 } else { u128::MAX },
+            counted_from: in_window.then_some(lowest),
             ..Reception::new(self.clock_hz)
         };
     }

@@ -169,8 +169,9 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
         return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
     here = _interval(summary, [metric], rule)
     outcome, why = _compare(there, here, margin, rule.lacks(summary))
-    if (known := sum(bool(np.isfinite(column).any()) for column in columns)) < len(columns):
-        outcome, why = "cannot tell", f"measured under {known} of {len(columns)} conditions"
+    asked = [column for c, column in zip(conditions, columns, strict=True) if matrix.is_asked(arm, c)]
+    if (known := sum(bool(np.isfinite(column).any()) for column in asked)) < len(asked):
+        outcome, why = "cannot tell", f"measured under {known} of {len(asked)} conditions"
     return claim(why, outcome, here)
 
 
@@ -298,6 +299,8 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
     for upper in uppers:
         lower = lowers.get(without(upper, own))
         if over is None or (under is not None and lower is None):
+            continue
+        if not (matrix.is_asked(over, upper) and (under is None or lower is None or matrix.is_asked(under, lower))):
             continue
         against = None if under is None or lower is None else (under, lower)
         where = upper.label(tuple(varying) or tuple(p for p in matrix.varying if p in statement.setting))

@@ -10,7 +10,7 @@ import numpy as np
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, Summary, mean_of_known
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import KNEE, TrialMetrics
+from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
@@ -174,7 +174,7 @@ def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) 
         (one, at) for arm, at in cells for one in (matrix.natives if arm == matrix.baseline and cells[1:] else (arm,))
     ]
     for arm, condition in () if metric.startswith(BELIEVES) or metric not in matrix.metrics else of:
-        lost, made = max(matrix.censored(name, arm, condition) for name in {metric, KNEE} & matrix.metrics.keys())
+        lost, made = matrix.barred(metric, arm, condition)
         if lost:
             return f"{arm.label}: in {lost} of {made} trials it {matrix.metrics[metric].censoring}"
         if (matrix.values(metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)] <= 0).any():

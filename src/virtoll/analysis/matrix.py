@@ -25,7 +25,7 @@ from virtoll.analysis.conditions import INSTRUMENT, Condition, each_condition
 from virtoll.analysis.estimates import Estimate, Floats, Summary, mean, mean_of, over_conditions
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
+from virtoll.analysis.metrics import Metric, TrialMetrics, barring, metrics_of
 from virtoll.errors import StoreError
 from virtoll.record.model import SERVER, Arm
 
@@ -255,6 +255,10 @@ class Matrix:
         cells = self.across(arm, condition).values()
         silent = len(self.silent(metric, arm, condition))
         return silent + sum(metric in cell.censored for cell in cells), silent + len(cells)
+
+    def barred(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:
+        """The same, where what was used at a knee goes with the knee (`metrics.barring`)."""
+        return max(self.censored(name, arm, condition) for name in barring(metric) & self.metrics.keys())
 
     def silent(self, metric: str, arm: Arm, condition: Condition) -> list[tuple[int, int]]:
         """The blocks (by their numbers among ``blocks``) and groups in which a server `did_not_answer`, where that is

@@ -118,7 +118,19 @@ METRICS = tuple(load_metrics(""))  # their names
 SERVER_CPUS = "server_cpus"  # of trials whose load's intensity is a factor
 LIVE_AGE = "ll-hls-viewers.media_age_ms"  # of what is live with low latency
 KNEE = "knee"  # of trials that search for it
+# What is told of a search, besides: what was used at its knee.
+AT_KNEE = frozenset(
+    {"cpu_s_per_1000", "cpu_s_per_1000_inside", "helpers_percent", "memory_peak_mib", "memory_mean_mib", "rss_peak_mib"}
+    | {PACKETS, EXITS}
+)
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
+
+
+def barring(metric: str) -> frozenset[str]:
+    """The metrics in whose `TrialMetrics.censored` trials leave those of this one that have a value the better, or the
+    worse, ones: it, and of what was used at a knee the knee.
+    """
+    return frozenset({metric, KNEE} if metric in AT_KNEE else {metric})
 
 
 def _of_a_window(unit: str, request: str) -> dict[str, Metric]:
@@ -251,7 +263,10 @@ def metrics_of(run: Run) -> dict[str, Metric]:
         }
     if run.objective:
         unit = next((each.knee.unit for each in measured if each.knee is not None), "")
-        at_it = {name: replace(each, censoring="is at a knee that is a bound") for name, each in common.items()}
+        at_it = {
+            name: replace(each, censoring="is at a knee that is a bound") if name in AT_KNEE else each
+            for name, each in common.items()
+        }
         return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))

@@ -83,14 +83,14 @@ def _why_the_better(matrix: Matrix, objective: Objective, arm: Arm, condition: C
     """Why those that tell a value are the better ones: the service failed its users in others, which are not valid; or
     their knees are bounds.
     """
+    if objective.metric == "deploy_s":
+        return ""
     mine = [trial for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
     here = [trial for trial in mine if Condition.of(trial.record.trial) == condition]
     if failed := [trial for trial in here if trial.failed_its_users]:
         return f"in {len(failed)} of {len(here)} trials the service failed its users: {failed[0].record.reason}"
-    if KNEE not in matrix.metrics or objective.metric in (KNEE, "deploy_s"):
-        return ""
-    bounds, made = matrix.censored(KNEE, arm, condition)
-    return f"in {bounds} of {made} trials its knee is a bound" if bounds else ""
+    bounds, made = matrix.barred(objective.metric, arm, condition)
+    return f"in {bounds} of {made} trials its knee is a bound" if bounds and objective.metric != KNEE else ""
 
 
 def _of_valid(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:

@@ -19,7 +19,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, mean_of_known, over_conditions, p_difference
 from virtoll.analysis.hosts import over_hosts
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import KNEE, Metric
+from virtoll.analysis.metrics import Metric, barring
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
@@ -260,7 +260,7 @@ def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     with it: those whose knee is a bound are the fastest, or the slowest.
     """
     found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
-    bars = {metric_name} if metric_name == "deploy_s" else {metric_name, KNEE}
+    bars = barring(metric_name)
     if any(bars & trial.censored for trial in matrix.trials):
         for b, a, c in np.ndindex(found.shape):
             arm, condition = matrix.arms[a], matrix.conditions[c]

@@ -81,17 +81,18 @@ def fit(levels: Floats, values: Floats) -> Law | str:
 
 def _why_untrue(top: float, foretold: Summary, measured: Summary, fitted: list[Summary]) -> str:
     """Why a law that fits does not hold at the level that it foretells, or cannot be told to; "" where it does."""
-    widest = math.exp(2 * max(each.half_width() for each in (foretold, measured, *fitted)))
-    if widest > WIDEST:
+    apart, allowed = abs(foretold.mean - measured.mean), foretold.half_width() + measured.half_width()
+    if apart > max(math.log1p(TOLERANCE), allowed):
         return (
-            f"whether it holds cannot be told: of {measured.n} blocks that hold all levels one is known within a "
-            f"factor of {widest:.2g} only, and {WIDEST:g} is the most that says anything"
+            f"it does not hold: at {top:g}, which was not fitted, it foretells {math.exp(foretold.mean):.4g}, and "
+            f"{math.exp(measured.mean):.4g} was measured"
         )
-    if abs(foretold.mean - measured.mean) <= max(math.log1p(TOLERANCE), foretold.half_width() + measured.half_width()):
+    widest = math.exp(2 * max(each.half_width() for each in (foretold, measured, *fitted)))
+    if widest <= WIDEST:
         return ""
     return (
-        f"it does not hold: at {top:g}, which was not fitted, it foretells {math.exp(foretold.mean):.4g}, and "
-        f"{math.exp(measured.mean):.4g} was measured"
+        f"whether it holds cannot be told: of {measured.n} blocks that hold all levels one is known within a factor of "
+        f"{widest:.2g} only, and {WIDEST:g} is the most that says anything"
     )
 
 

@@ -326,7 +326,10 @@ def _make_one(layout: Hierarchies, name: str) -> None:
     if layout.version == 1 and "memory" in layout.mounts:
         below = layout.directory("memory", name) / "memory.use_hierarchy"
         if below.exists() and below.read_text(encoding="utf-8").strip() == "0":
-            below.write_text("1", encoding="utf-8")
+            try:
+                below.write_text("1", encoding="utf-8")
+            except OSError as error:
+                raise _cannot_write(below, "1", error) from error
     if layout.version == 1 and "cpuset" in layout.mounts:
         directory = layout.directory("cpuset", name)
         for file in ("cpuset.cpus", "cpuset.mems"):

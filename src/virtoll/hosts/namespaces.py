@@ -23,13 +23,22 @@ _FIRST = (
 _UNMOUNTED = f"if [ -e {_OURS} ] && {{ ! mountpoint -q {NETNS} || umount {NETNS}; }}; then rm {_OURS}; fi"
 
 
+LOCK_S = 50  # for other labs to begin or end: any user may hold the lock, too
+_HELD = 75  # an exit code of nobody's
+
+
+def _locked() -> str:
+    return f"flock -E {_HELD} -w {LOCK_S} /run"
+
+
 def first(name: str) -> str:
     """A line of shell that makes a lab's first namespace: after it /run/netns is a mount, and stays one."""
-    return f"flock -w 50 /run sh -e -c '{_FIRST}' sh {name}"
+    held = f"[ $code != {_HELD} ] || echo 'somebody holds the lock on /run' >&2"
+    return f"{_locked()} sh -e -c '{_FIRST}' sh {name} || {{ code=$?; {held}; exit $code; }}"
 
 
 def unmount_if_empty(host: Host, _path: str) -> None:
     """Take virtoll's own mount of /run/netns away, unless somebody has a namespace in it, or holds the lock: it stays
     then as iproute2 would have left it.
     """
-    host.run(["flock", "-w", "50", "/run", "sh", "-c", _UNMOUNTED], check=False)
+    host.run([*_locked().split(), "sh", "-c", _UNMOUNTED], check=False)

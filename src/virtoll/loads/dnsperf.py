@@ -78,8 +78,8 @@ class Dnsperf(ProgramLoad):
     def figures(self, said: str) -> Figures:
         """Of its closing statistics. Those of its connections, over TCP, come after.
 
-        Its average is of whatever was answered, wrong or right. Each query without a right answer counts as one that
-        took its time-out: else an arm that lost its slowest would be told as the faster. Its deviation is told where
+        Its average is of whatever was answered, wrong or right. Each query without a right answer adds its
+        time-out: else an arm that lost its slowest would be told as the faster. Its deviation is told where
         all were answered right.
         """
         said = said.partition("\nConnection Statistics:")[0]

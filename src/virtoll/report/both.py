@@ -198,7 +198,7 @@ class Both:
         columns = [matrix.conditions.index(condition) for condition in conditions]
         values = matrix.values(metric.name)[:, matrix.arms.index(matrix.baseline), columns]
         return bool((values <= 0).any()) or any(
-            matrix.censored(metric.name, matrix.baseline, condition)[0] for condition in conditions
+            matrix.barred(metric.name, matrix.baseline, condition)[0] for condition in conditions
         )
 
     def _absolute(self, metric: Metric, group: Sequence[tuple[Condition, Condition]], at: int) -> Estimate | None:

@@ -33,7 +33,7 @@ from virtoll.study.interleaved import Both, interleaved
 from virtoll.study.model import Study
 
 # Of what a run records of its machine what is there because an arm, or a load, was asked for: one run may lack it.
-_AS_ASKED = ("runtimes.", "load generators.", "plugins.")
+_AS_ASKED = ("runtimes.", "load generators.", "media.", "plugins.")
 _FILES = "files."
 _PACKAGES = ("packages.", "installed.")
 _IMAGE = ("images.instance.", "installed.instance.")

@@ -101,7 +101,7 @@ def _expect_secret(key: Path) -> None:
     """HostError where others may read it: whoever has it is root on all hosts of the fleet."""
     if key.stat().st_mode & 0o077:
         what = "others may read it, and whoever has it is root on all hosts of the fleet"
-        raise HostError(what, where=str(key), remedy=f"chmod 600 {key}; make it anew, if somebody may have read it")
+        raise HostError(what, where=str(key), remedy=f"let who runs virtoll here own it; chmod 600 {key}")
 
 
 def host_and_port(address: str, rest: str) -> tuple[str, int]:
