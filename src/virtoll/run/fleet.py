@@ -24,7 +24,7 @@ OPTION, BY_SSH = "--cluster", "--host"
 _REMEDIES = {OPTION: "mend that, or start workers on other hosts", BY_SSH: "mend that there, or name another host"}
 _MOST_TOLD = 2000  # characters of what a host says of itself
 # What of an environment may be another on each host: the rest decides what is measured.
-_OF_A_HOST = ("machine", "tuned")
+_OF_A_HOST = ("machine", "tuned", "media")  # which processors of two kinds may encode into other bits
 _MOST_REFUSALS = 20  # told one by one where nobody is left; each was told when it was heard
 _CLOCKS_APART_S = 1.0  # beyond which it is told how far a host's time of day is from ours
 
