@@ -72,11 +72,8 @@ def _beyond(one: Held) -> float:
 
 def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     one = _of_valid(matrix, objective, arm, condition)
-    return (
-        replace(one, told="cannot tell", why=why)
-        if one.told == "met" and (why := _why_the_better(matrix, objective, arm, condition))
-        else one
-    )
+    why = _why_the_better(matrix, objective, arm, condition) if one.told == "met" else ""
+    return replace(one, told="cannot tell", why=why) if why else one
 
 
 def _why_the_better(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> str:
