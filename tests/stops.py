@@ -1,7 +1,7 @@
 """Where nothing could begin on the whole machine: what was waited for then was not slow, and could not be.
 
 The kernel has all forks and ends of processes wait while one is moved to another control group, and the move waits for
-the forks that are under way (cgroup_threadgroup_rwsem). Where those are a fork bomb's, in a small share of busy CPUs,
+the forks that are under way (cgroup_threadgroup_rwsem). Where those are a fork bomb's that has used its quota up,
 that can take minutes. (Seen: six workers beside two busy loops, nobody forked for 106 s, and dockerd "did not answer
 within 60 s".) A virtual machine that its host paused looks the same.
 """
