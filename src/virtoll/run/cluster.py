@@ -111,9 +111,14 @@ class DaskCluster:
         )
 
     def _answered(self, came: _Came) -> Answer:
-        future = came.future
-        if future.status == "cancelled":
+        """What is lost is so by a scheduler that is gone, if it is: as it ends it loses its workers, and says that."""
+        if came.future.status == "cancelled":
             return Answer(came.host, lost=self._no_scheduler)
+        answer = self._heard(came)
+        return answer if not answer.lost or self._has_scheduler() else Answer(came.host, lost=self._no_scheduler)
+
+    def _heard(self, came: _Came) -> Answer:
+        future = came.future
         if future.status == "error":
             return Answer(came.host, lost=_lost(future))
         try:
@@ -152,6 +157,13 @@ class DaskCluster:
             return bool(self._client.nthreads([self._hosts[host]]))
         except Exception:
             return self._client.status == "running"
+
+    def _has_scheduler(self) -> bool:
+        """Whether it is there and does not end."""
+        try:
+            return bool(self._client.run_on_scheduler(_is_at_work))
+        except Exception:
+            return False
 
     def _look(self) -> list[Answer]:
         """Give up all that are at work and have left the scheduler without a word. It is asked once, of all of them."""
@@ -198,6 +210,11 @@ class DaskCluster:
                 remedy=f"on each: virtoll worker {self._address}",
             )
         return found
+
+
+def _is_at_work(dask_scheduler: Any) -> bool:
+    """In the scheduler, which Dask hands over by this name."""
+    return bool(dask_scheduler.status == distributed.Status.running)
 
 
 def _lost(future: Any) -> str:
