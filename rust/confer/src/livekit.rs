@@ -3,7 +3,7 @@
 //!
 //! Who joins is let in by a token of the server's key (RFC 7519, with HMAC-SHA256).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base64::prelude::{Engine, BASE64_URL_SAFE_NO_PAD};
 use prost::Message;
@@ -94,14 +94,10 @@ impl<'a> LiveKit<'a> {
         for participant in participants {
             if self.versions.len() >= MOST_SENDERS {
                 // Who comes again has another one: of those who send nothing the last versions are of no use.
-                let sends = |sid: &String| self.senders.values().any(|sender| sender.sid == *sid);
-                let kept: Vec<_> = self
-                    .versions
-                    .keys()
-                    .filter(|sid| sends(sid))
-                    .cloned()
-                    .collect();
-                self.versions.retain(|sid, _| kept.contains(sid));
+                let sids = self.senders.values().map(|sender| sender.sid.as_str());
+                let sending: BTreeSet<&str> = sids.collect();
+                self.versions
+                    .retain(|sid, _| sending.contains(sid.as_str()));
             }
             if self.versions.len().max(self.senders.len()) >= MOST_SENDERS {
                 return Err(Failure::Signalling);

@@ -148,7 +148,6 @@ impl<'a> Participant<'a> {
             self.room.hear(&words)?;
             self.on_told(now_ns, shared, tally)?; // one by one: nothing heaps up, however fast it comes
         }
-        self.on_told(now_ns, shared, tally)?;
         self.drive(now_ns, shared, tally)
     }
 
