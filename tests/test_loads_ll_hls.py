@@ -432,11 +432,11 @@ def test_a_run_tells_live_latency_from_its_study_to_its_report(
             block=1 + at // 2,
             position=at + 1,
             arm=arms[at % 2],
-            condition={"load.viewers": 10},
+            condition={"load.viewers": 3},
         )
         for at in range(4)
     ]
-    told = {"name": study.name, "question": study.question, "base": study.base, "factors": {"load.viewers": [10]}}
+    told = {"name": study.name, "question": study.question, "base": study.base, "factors": {"load.viewers": [3]}}
     plan = Plan(seed=1, blocks=2, trials=trials, estimate_s=4.0)
     directory = RunDirectory.create(tmp_path / "run", told, plan, fake_environment())
     assert execute(directory, Watching({}, client=client, server=server), Quiet())
@@ -444,10 +444,9 @@ def test_a_run_tells_live_latency_from_its_study_to_its_report(
     for record in run.records:
         checks = {check.name: check for check in record.checks}
         assert checks["start-ups were answered"].passed, checks
-        assert measure(run, record).values["ll-hls-viewers.media_age_ms"] > 0
-    # Of a window in which a busy machine let nobody play there is none.
-    played = [measure(run, record).values.get("ll-hls-viewers.live_latency_ms") for record in run.records]
-    assert any(value is not None and value > 0 for value in played)
+        values = measure(run, record).values
+        assert values["ll-hls-viewers.live_latency_ms"] > 0
+        assert values["ll-hls-viewers.media_age_ms"] > 0
     assert find(directory.path).headline.name == "ll-hls-viewers.media_age_ms"
     titles = {metric.title for metric in metrics_of(run).values()}
     assert "Live latency: age of what is played, median" in titles
