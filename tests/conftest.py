@@ -29,6 +29,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import locks
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.cpus import cpu_plan
@@ -142,7 +143,7 @@ class _Before:
 
     def left(self) -> str:
         """What is there now that was not; nothing is said when other tests or a virtoll were at work meanwhile."""
-        if not _is_free(self._tests.fileno()) or self._run is None or self._run != _last_run():
+        if not locks(self._tests.fileno()) or self._run is None or self._run != _last_run():
             return ""
         try:
             leaks.assert_nothing_left(self._machine)
@@ -155,21 +156,13 @@ _BEFORE = pytest.StashKey[_Before]()
 _STOPS = pytest.StashKey[Stops]()
 
 
-def _is_free(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _last_run() -> int | None:
     """When a virtoll last began to measure here (0: never), or None while it does: its lock tells."""
     path = Path("/var/lib/virtoll/lock")
     if not path.exists():
         return 0
     with path.open() as lock:
-        return path.stat().st_mtime_ns if _is_free(lock.fileno()) else None
+        return path.stat().st_mtime_ns if locks(lock.fileno()) else None
 
 
 @pytest.fixture(name="undrawn")

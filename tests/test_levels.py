@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from virtoll.analysis.metrics import ALL, Wanted, intensity_of
 from virtoll.analysis.server import by_each_further, is_by_participants, level_path
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, fake_environment
-from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Quantity, Window
+from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed, samples_table
 from virtoll.report.build import build_report
 from virtoll.report.findings import Findings, find
+from virtoll.report.method import loop
 from virtoll.report.sections.levels import Levels
 from virtoll.run.execute import execute
 from virtoll.study import document
@@ -286,3 +287,27 @@ def test_the_papers_figure_is_judged_where_its_platforms_are_and_else_not_measur
         "its conditions were not measured"
     )
     assert others["VLC takes less CPU on OpenVZ than on Xen, with each of 1 to 5 viewers"][1] == "no OpenVZ here"
+
+
+# -- what latency is of -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [0, None, "no single events"])
+def test_latency_runs_from_intended_starts_where_each_trial_tells_how_late_it_was(
+    alone: Path, late: int | str | None
+) -> None:
+    """Of one that told no single events, only averages, it was said to."""
+    whole = find(alone)
+    trials = [replace(trial, record=_telling(0, trial.record)) for trial in whole.matrix.trials]
+    trials[1] = replace(trials[1], record=_telling(late, trials[1].record))
+    told = loop(replace(whole, matrix=replace(whole.matrix, trials=tuple(trials))))
+    assert ("latency runs from each intended start" in told) == (late == 0)
+    assert ("as the program that sends them tells it" in told) == (late != 0)
+
+
+def _telling(late: int | str | None, record: TrialRecord) -> TrialRecord:
+    assert record.measured is not None
+    (window,) = record.measured.windows
+    events = {} if isinstance(late, str) else {"start-up": window.events["start-up"].model_copy(update={"late": late})}
+    windows = [window.model_copy(update={"events": events})]
+    return record.model_copy(update={"measured": record.measured.model_copy(update={"windows": windows})})

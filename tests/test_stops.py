@@ -18,9 +18,14 @@ def test_a_stop_is_told_and_a_late_tick_is_none() -> None:
 
 
 def test_it_watches_until_it_is_ended() -> None:
-    before, ticked = set(threading.enumerate()), threading.Event()
+    ticked = threading.Event()
+    before = _watching()  # a session of tests has one of its own
     end = Stops(begin=ticked.set).watch()
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = _watching() - before
     assert ticked.wait(600)
     end()
     assert not thread.is_alive()
+
+
+def _watching() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "stops"}

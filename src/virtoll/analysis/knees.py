@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import KNEE, METRICS, TrialMetrics
 from virtoll.analysis.usage import note_usage
@@ -39,11 +39,11 @@ def note_bounds(trials: Iterable[TrialMetrics]) -> None:
     """Say beside what was used at the knee that it is of some deployments alone, where the knees of others of that arm
     are bounds: those that ended at the most are the fastest.
     """
-    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    groups: dict[tuple[str, Condition], list[TrialMetrics]] = {}
     for trial in trials:
         plan = trial.record.trial
         if trial.record.status == "valid" and (KNEE in trial.values or KNEE in trial.censored):
-            groups.setdefault((plan.arm.label, json.dumps(plan.condition, sort_keys=True)), []).append(trial)
+            groups.setdefault((plan.arm.label, Condition.of(plan)), []).append(trial)
     for group in groups.values():
         known = [trial for trial in group if KNEE in trial.values]
         if len(known) < len(group):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from virtoll.analysis.conditions import Condition
+from virtoll.analysis.conditions import Condition, each_condition
 from virtoll.analysis.knees import note_bounds, note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted, intensity_of
@@ -119,12 +118,11 @@ def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
     In closed loop a slow deployment has fewer requests: were each trial judged by itself, an arm's fast ones would stay
     and its slow ones go (a true ratio of 4.21 was told as 3.79).
     """
-    groups: dict[tuple[str, ...], list[TrialMetrics]] = {}
-    for trial in trials:
+    groups: dict[tuple[str, Condition] | str, list[TrialMetrics]] = {}
+    for trial, under in _with_conditions(trials):
         plan = trial.record.trial
-        of_arm = (plan.arm.label, json.dumps(plan.condition, sort_keys=True))
-        key = of_arm if trial.record.status == "valid" else (plan.id,)  # what is only listed is judged by itself
-        groups.setdefault(key, []).append(trial)
+        is_valid = trial.record.status == "valid"  # what is only listed is judged by itself
+        groups.setdefault((plan.arm.label, under) if is_valid else plan.id, []).append(trial)
     for group in groups.values():
         for label, q in _PERCENTILES:
             if q < 1:
@@ -133,6 +131,10 @@ def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
         if windows and not holds_enough([trial.window_requests for trial in windows]):
             for trial in windows:
                 trial.drop(OF_A_WINDOW, f"too few in a window: {_FEW}")
+
+
+def _with_conditions(trials: Sequence[TrialMetrics]) -> Iterator[tuple[TrialMetrics, Condition]]:
+    return zip(trials, each_condition(trial.record.trial for trial in trials), strict=True)
 
 
 def _leave_out_of(group: Sequence[TrialMetrics], name: str, q: float) -> None:
@@ -160,12 +162,11 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
 
     Were each judged by its own latency, the slow trials of a fast arm would be kept and its fast ones left out.
     """
-    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
-    for trial in trials:
-        if trial.late_ms and trial.record.status == "valid":
-            condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+    groups: dict[tuple[str, Condition], list[TrialMetrics]] = {}
+    for trial, under in _with_conditions(trials):
+        if trial.record.status == "valid":
             for name in trial.late_ms:
-                groups.setdefault((name, condition), []).append(trial)
+                groups.setdefault((name, under), []).append(trial)
     for (name, _), group in groups.items():
         late_ms = float(np.median([trial.late_ms[name] for trial in group]))
         value_ms = float(np.median([trial.values[name] for trial in group]))

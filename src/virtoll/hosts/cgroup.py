@@ -323,7 +323,7 @@ def _make_one(layout: Hierarchies, name: str) -> None:
             _enable(directory.parent, layout.mounts)
         with contextlib.suppress(FileExistsError):
             directory.mkdir()
-    if layout.version == 1 and "memory" in layout.mounts:
+    if layout.version == 1 and "memory" in layout.mounts and "/" not in name:  # those below it inherit it
         below = layout.directory("memory", name) / "memory.use_hierarchy"
         if below.exists() and below.read_text(encoding="utf-8").strip() == "0":
             try:

@@ -17,6 +17,15 @@ from virtoll.hosts.processes import Process, is_alive, process
 _GRACE_S = 30.0
 
 
+def locks(file: int) -> bool:
+    """Lock an open file for oneself, where nobody else holds it; whether it is locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def exclusive(state_dir: Path) -> Iterator[None]:
     """Hold this machine for measuring; HostError names the process that holds it already.
@@ -87,8 +96,7 @@ def _take(descriptor: int, path: Path) -> None:
     """
     deadline = time.monotonic() + _GRACE_S
     while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if locks(descriptor):
             return
         if (holder := _holder(descriptor)) is not None:
             raise HostError(

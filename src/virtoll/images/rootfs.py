@@ -32,6 +32,7 @@ from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
+from virtoll.hosts.lock import locks
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import contents
 from virtoll.images.base import AGENT, MANIFEST, Image
@@ -197,9 +198,7 @@ def _unmounted(host: Host, directory: Path) -> None:
 def _alone(path: Path, progress: Callable[[str], None]) -> Iterator[int]:
     """Hold a lock; yields its descriptor. A child given it holds the lock too, even when this process is killed."""
     with path.open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks(file.fileno()):
             progress("image: waiting for another virtoll that is building one")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()

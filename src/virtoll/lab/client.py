@@ -14,6 +14,7 @@ from virtoll.binaries import binary
 from virtoll.errors import CommandError, TrialError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.open_files import most_of
 from virtoll.offers import Http, Offer, Udp
 
 # A client by hand: what stands in the generator's namespace is a process of its own.
@@ -37,6 +38,11 @@ _GET_S = 30.0
 # Groups below the lab's: of a load's own programs, and of what stands behind the service.
 LOAD, ORIGIN = "load", "origin"
 SAID = "load.txt"  # in a client's directory: what a load's programs printed
+
+
+def most_connected(files_each: int, threads: int) -> int:
+    """Of those who take a port and so many open files each, as many as a client of so many threads may connect."""
+    return min(most_of(files_each, max(1, threads)), len(LOCAL_PORTS))
 
 
 @dataclass(frozen=True)

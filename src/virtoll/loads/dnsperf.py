@@ -68,19 +68,15 @@ class Dnsperf(ProgramLoad):
         """One window: -S never, -c sockets, -q outstanding."""
         words = ["dnsperf", "-s", offer.address, "-p", str(offer.port), "-d", _QUERIES, "-l", str(seconds)]
         words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(settings.users), "-T", "1"]
-        words += ["-t", str(self._time_out_s)]
+        words += ["-t", str(_time_out_s(settings))]
         return [*words, "-Q", f"{settings.rate_per_s:.10g}"] if settings.loop == "open" else words
-
-    @property
-    def _time_out_s(self) -> int:
-        return max(1, round(self.settings.timeout_ns / 1e9))
 
     def figures(self, said: str) -> Figures:
         """Of its closing statistics. Those of its connections, over TCP, come after.
 
-        Its average is of whatever was answered, wrong or right. Each query without a right answer adds its
-        time-out: else an arm that lost its slowest would be told as the faster. Its deviation is told where
-        all were answered right.
+        Its average is of whatever was answered, wrong or right. Each query without a right answer adds its time-out:
+        else an arm that lost its slowest would be told as the faster. Its deviation is told where all were answered
+        right.
         """
         said = said.partition("\nConnection Statistics:")[0]
         codes = re.findall(r"\b([A-Z]+) (\d+) \([\d.]+%\)", said)
@@ -90,7 +86,7 @@ class Dnsperf(ProgramLoad):
         bad, all_s = lost + wrong, completed * mean_s
         values = {}
         if completed > wrong:
-            values["latency_mean_ms"] = (all_s + bad * self._time_out_s) * 1000 / (completed + lost)
+            values["latency_mean_ms"] = (all_s + bad * _time_out_s(self.settings)) * 1000 / (completed + lost)
         behind_s = mean_s if self.loop == "closed" else 0.0
         if completed > 1 and not bad:  # of one it tells no deviation
             values["latency_stddev_ms"] = _number(r"Latency StdDev \(s\)", said) * 1000
@@ -100,6 +96,10 @@ class Dnsperf(ProgramLoad):
             elapsed_s=min(_number(r"Run time \(s\)", said), _asked_s(said) + behind_s),
             values=values,
         )
+
+
+def _time_out_s(settings: DnsperfSettings) -> int:
+    return max(1, round(settings.timeout_ns / 1e9))
 
 
 def _asked_s(said: str) -> float:

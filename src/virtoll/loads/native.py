@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.open_files import most_of
-from virtoll.lab.client import LOCAL_PORTS, Client
+from virtoll.lab.client import Client, most_connected
 from virtoll.loads.base import (
     Bulk,
     Load,
@@ -97,7 +96,7 @@ class NativeLoad(Load):
 
     def most_here(self, cpus: int) -> float:
         """Users: as many as may have a connection each, by the files that may be open and by its ports."""
-        return math.inf if self.loop == "open" else min(most_of(1, max(1, cpus)), len(LOCAL_PORTS))
+        return math.inf if self.loop == "open" else most_connected(1, cpus)
 
     def undivided(self, parts: int) -> str:
         """What would not be the same load, or none for some of them."""

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries, films
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.open_files import most_of, too_many
-from virtoll.lab.client import LOCAL_PORTS, Client
+from virtoll.hosts.open_files import too_many
+from virtoll.lab.client import Client, most_connected
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns, where_untold
 from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
@@ -172,7 +172,7 @@ class ViewingLoad(Load):
 
     def most_here(self, cpus: int) -> float:
         """As many as it may open connections for, by files and by ports."""
-        return min(most_of(self.files_each, max(1, cpus)), len(LOCAL_PORTS))
+        return most_connected(self.files_each, cpus)
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Viewers come with the first window."""

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies, owned
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
+from virtoll.hosts.lock import locks
 from virtoll.images import forms, layer
 from virtoll.images.base import Image
 from virtoll.images.config import DEFAULT_PATH
@@ -346,9 +346,7 @@ def _data_root() -> Iterator[tuple[Path, int]]:
         data_root = private.make(cache_directory(), "docker") / str(slot)
         data_root.mkdir(parents=True, exist_ok=True)
         with data_root.with_suffix(".lock").open("w", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not locks(lock.fileno()):
                 continue
             yield data_root, lock.fileno()
             return

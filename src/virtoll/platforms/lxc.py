@@ -7,7 +7,6 @@ a network stack (one of ours: a group of cgroup v2 cannot hold both processes an
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from virtoll.features import VASCONCELOS, Features, partly
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.hosts.local import end_session
+from virtoll.hosts.lock import locks
 from virtoll.hosts.programs import Stamp, stamp
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
@@ -260,14 +260,6 @@ def _locks(lab: Lab, lxc_path: str) -> Iterator[None]:
                 stack.close()
 
 
-def _is_locked(held: int) -> bool:
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextmanager
 def _looked_at_alone() -> Iterator[None]:
     """No other virtoll's instance comes or goes meanwhile: while the last one goes, the directory is there and empty,
@@ -276,7 +268,7 @@ def _looked_at_alone() -> Iterator[None]:
     held = os.open(_LOCKS.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + _LOCK_S
     try:
-        while not _is_locked(held):
+        while not locks(held):
             if time.monotonic() > deadline:
                 what = f"somebody holds the lock on {_LOCKS.parent.parent}, by which virtolls take turns"
                 raise PlatformError(what, where="lxc", remedy=f"`fuser {_LOCKS.parent.parent}` says who it is")

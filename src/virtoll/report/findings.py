@@ -203,11 +203,12 @@ class Findings:
     @cached_property
     def keeps_to_intended(self) -> bool:
         """Whether an open loop's latencies run from the intended starts: whoever tells them knows how late each was
-        sent. Programs of other people's that do not may take them from when they came to send it.
+        sent. Programs of other people's that do not may take them from when they came to send it; so may those that
+        tell no single events.
         """
         measured = (trial.record.measured for trial in self.matrix.trials)
         events = [each.events for each in measured if each is not None and each.loop == "open"]
-        return all(each is None or each.late is not None for each in events)
+        return all(each is not None and each.late is not None for each in events)
 
     @cached_property
     def headline(self) -> Metric:

@@ -106,8 +106,9 @@ def lines(run: Run) -> Iterator[str]:
         host = named[record.trial.arm.label, str(record.trial.condition.get(SERVER, ""))]
         epoch_ns = _epoch_ns(record, turns[_turn(record)])
         samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
+        carry_others = bool(others_beside(record, run))
         for item in _ITEMS:
-            if item.counter.startswith("net.") and others_beside(record, run):
+            if item.counter.startswith("net.") and carry_others:
                 continue  # the links carry theirs, too
             for t_ns, value in _values(item, samples[item.side]):
                 yield line(host, item.key, t_ns + epoch_ns, value)

@@ -176,9 +176,11 @@ class _Session:
         self._over.set()
         self._stop_reading()
         if self._sending.acquire(timeout=_LAST_WORDS_S):  # else somebody writes to a host that reads no more
-            with suppress(OSError):
-                self._stdin.close()
-            self._sending.release()
+            try:
+                with suppress(OSError):
+                    self._stdin.close()
+            finally:
+                self._sending.release()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_UNDO_S)
         end_session(self._process)
