@@ -279,7 +279,7 @@ def test_an_objective_is_not_met_by_the_trials_in_which_the_service_did_not_fail
     findings = find(failing(write_run(tmp_path / "run", recipe), DOCKER, range(1, 6), check))
     one = held(findings.matrix, objective_of("throughput > 1 req/s", findings.matrix.metrics), DOCKER)
     assert one.told == told
-    assert one.why == (f"in 5 of 8 trials the service failed its users: {check}: 97 of 100" if told != "met" else "")
+    assert one.why == (f"the service failed its users in 5 of 8 trials ({check}: 97 of 100)" if told != "met" else "")
 
 
 def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path) -> None:

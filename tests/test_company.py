@@ -21,11 +21,11 @@ from virtoll.lab.slices import Slices
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.offers import Http, Port
-from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Window
+from virtoll.record.model import HEADROOM_FOR_ALL, Arm, Events, Measured, PlannedTrial, Window
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour
 from virtoll.trial import company as companies
-from virtoll.trial.company import HEADROOM_FOR_ALL, ROOM, Companion, Company, company
+from virtoll.trial.company import ROOM, Companion, Company, company
 from virtoll.trial.notes import Notes
 from virtoll.trial.subjects import DrivenService
 from virtoll.trial.treatment import Driven, Treatment

@@ -22,7 +22,7 @@ from virtoll.monitor.meters import Row
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import Events, Measured, Window, all_events
+from virtoll.record.model import ALL_THERE, Events, Measured, Window, all_events
 from virtoll.study.limits import Limits
 from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
@@ -567,7 +567,7 @@ def test_a_closed_loop_whose_users_are_still_to_come_is_lighter_than_the_one_ask
     counts = {"starting_ms": starting_ms, "there_ms": 10_000}
     measured = driven(1, "closed", cpu_ns=1, counts=counts)
     proofs.of_generator(notes, measured, 1)
-    check = next(check for check in notes.checks if check.name == proofs.ALL_THERE)
+    check = next(check for check in notes.checks if check.name == ALL_THERE)
     assert check.passed is held
     assert check.detail.startswith(f"for {starting_ms} of 10,000 ms users had no answer yet")
     assert ("a longer [rotation] lead_in" in check.detail) is not held

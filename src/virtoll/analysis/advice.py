@@ -2,7 +2,8 @@
 
 1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
    where a need is answered no, or an objective missed; else, and where nothing valid is known of it, or nothing under
-   some condition that it is asked, it is *open*: nothing speaks against it, and something is not shown.
+   some condition that it is asked, or its service failed its users in some trials (the others are the better ones), it
+   is *open*: nothing speaks against it, and something is not shown.
 2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
    native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
    and the ratios differ by more than the study's margin. All else is a tie there, and so are ratios that are not of the
@@ -32,7 +33,8 @@ STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
 @dataclass(frozen=True)
 class Candidate:
     """An arm, all that is known of it, by the name of the part that measured it. ``under``: the conditions that a toll
-    is of; ``lost``: those of which nothing valid is known, though native was measured there.
+    is of; ``lost``: those of which nothing valid is known, though native was measured there; ``failed``: that, and in
+    how many trials, its service failed its users.
     """
 
     arm: Arm
@@ -41,6 +43,7 @@ class Candidate:
     tolls: Mapping[str, Toll | None] = field(default_factory=dict)  # None: of native itself
     under: Mapping[str, frozenset[Condition]] = field(default_factory=dict)
     lost: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def standing(self) -> Standing:
@@ -49,7 +52,7 @@ class Candidate:
         answers = [one.answer for one in self.needs.values()]
         if "no" in answers or "missed" in told:
             return "does not fit"
-        is_known = self.tolls and not any(self.lost.values())
+        is_known = self.tolls and not any(self.lost.values()) and not any(self.failed.values())
         return "fits" if is_known and set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
 
 

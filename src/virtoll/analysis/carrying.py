@@ -160,7 +160,7 @@ def _missed_by(
         cell = matrix.cell(block, arm, condition)
         if cell is None:
             return None
-        told = [(one, cell.values.get(one.metric), one.metric in cell.censored) for one in objectives]
+        told = [(one, cell.values.get(one.metric), one.metric in cell.censored - cell.unplaced) for one in objectives]
         if any(value is None and not censored for _, value, censored in told):
             return None
         return tuple(one.text for one, value, _ in told if not one.is_met(value))

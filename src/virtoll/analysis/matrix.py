@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, barring, metrics_of
 from virtoll.errors import StoreError
 from virtoll.record.model import SERVER, Arm
+from virtoll.record.store import is_interrupted
 
 Cell = tuple[int, int, str, Condition]  # block, group, arm's label, condition
 
@@ -277,6 +278,17 @@ class Matrix:
                 found.setdefault((plan.arm.label, Condition.of(plan)), []).append((self._at[plan.block], plan.group))
         return found
 
+    def failed(self, arm: Arm, condition: Condition | None = None) -> str:
+        """In how many of its trials (under one condition, or any) an arm's service `failed_its_users`, which are not
+        valid: "failed its users in 5 of 8 trials (...)"; "" where in none, or where there are no others.
+        """
+        among = [each for each in self.conditions if condition in (None, each) and self.across(arm, each)]
+        mine = [trial for trial in self.trials if trial.record.trial.arm.label == arm.label]
+        here = [trial for trial in mine if Condition.of(trial.record.trial) in among]
+        failed = [trial for trial in here if trial.failed_its_users]
+        of = sum(not is_interrupted(trial.record) for trial in here)
+        return f"failed its users in {len(failed)} of {of} trials ({failed[0].record.reason})" if failed else ""
+
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value, or none to compare it with: the first reason a trial of it gives, or of the baseline
         beside it.
@@ -355,7 +367,12 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
         cells[plan.block, plan.group, plan.arm.label, under] = trial
     blocks = tuple(sorted({trial.block for trial in planned}))
     groups = {(trial.block, trial.arm.label): trial.group for trial in planned if trial.arm.role != "baseline"}
-    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run), groups)
+    unplaced = {name for cell in cells.values() for name in cell.unplaced}
+    metrics = {
+        name: replace(each, censoring=f"{each.censoring}, or may") if name in unplaced else each
+        for name, each in metrics_of(run).items()
+    }
+    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics, groups)
 
 
 def _condition_order(run: Run) -> Callable[[Condition], tuple[int, list[tuple[int, float, str]]]]:

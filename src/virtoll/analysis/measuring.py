@@ -323,6 +323,8 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         elif events.censored:
             failed = f"{events.censored:,} {plural(measured.asked)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
+            trial.censored.add(name)
+            trial.unplaced.add(name)
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)
             trial.notes[name] = f"as {measured.instrument} reports it"

@@ -13,7 +13,18 @@ from typing import Any, Literal
 
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.victim import Bins
-from virtoll.record.model import ANSWERED, CORRECTLY, INTENSITIES, LEVEL, WENT_ON, Measured, TrialRecord
+from virtoll.record.model import (
+    ALL_THERE,
+    ANSWERED,
+    CORRECTLY,
+    INTENSITIES,
+    LEVEL,
+    LIVED,
+    WENT_ON,
+    Measured,
+    TrialRecord,
+)
+from virtoll.record.store import is_interrupted
 from virtoll.units import plural
 
 MIB = 1024.0**2
@@ -204,6 +215,7 @@ class TrialMetrics:
     # Metrics that lie beyond any value that was seen: among what failed, at a search's end, or of a window in which
     # nothing was served (`Metric.censoring`).
     censored: set[str] = field(default_factory=set)
+    unplaced: set[str] = field(default_factory=set)  # those of them that may only lie there: nobody knows
     # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
     parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     by_window: dict[str, list[float]] = field(default_factory=dict)  # of a metric that is told of rounds: inf, of none
@@ -216,12 +228,13 @@ class TrialMetrics:
 
     @property
     def failed_its_users(self) -> bool:
-        """Whether it is not valid for what the service did: it answered too little, or wrong. Those in which it did not
-        are then the better ones.
+        """Whether it is not valid for what the service did: it answered too little, or wrong, or ended; or the trial
+        failed in its window, by whose fault nobody knows. Those in which it did not are then the better ones.
         """
-        checks = (check.name for check in self.record.checks if check.passed is False)
-        owed = (name.endswith(ANSWERED) or name.startswith(CORRECTLY) or name == WENT_ON for name in checks)
-        return self.record.status == "invalid" and any(owed)
+        record = self.record
+        if record.status == "failed":
+            return not is_interrupted(record) and any(phase.name == "window" for phase in record.phases)
+        return record.status == "invalid" and any(_is_owed(c.name) for c in record.checks if c.passed is False)
 
     @property
     def did_not_answer(self) -> bool:
@@ -242,7 +255,12 @@ class TrialMetrics:
         self.values.pop(name, None)
         self.late_ms.pop(name, None)
         self.censored.discard(name)
+        self.unplaced.discard(name)
         self.missing[name] = reason
+
+
+def _is_owed(check: str) -> bool:
+    return check.endswith((ANSWERED, LIVED)) or check.startswith(CORRECTLY) or check in (WENT_ON, ALL_THERE)
 
 
 def metrics_of(run: Run) -> dict[str, Metric]:

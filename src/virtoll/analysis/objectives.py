@@ -42,7 +42,9 @@ class Held:
 
 
 def objective_of(text: str, metrics: Mapping[str, Metric]) -> Objective:
-    """An objective in the metrics that these runs have. ValueError names them where it is in none of them."""
+    """An objective in the metrics that these runs have. ValueError names them where it is in none of them, or where
+    several probes, or loads, have one of that name.
+    """
     there, words = {}, {word: name for word, name in _LATENCY_WORDS.items() if name in metrics}
     for name, metric in metrics.items():
         if metric.better is not None:
@@ -82,10 +84,8 @@ def _why_the_better(matrix: Matrix, objective: Objective, arm: Arm, condition: C
     """
     if objective.metric == "deploy_s":
         return ""
-    mine = [trial for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
-    here = [trial for trial in mine if Condition.of(trial.record.trial) == condition]
-    if failed := [trial for trial in here if trial.failed_its_users]:
-        return f"in {len(failed)} of {len(here)} trials the service failed its users: {failed[0].record.reason}"
+    if failed := matrix.failed(arm, condition):
+        return f"the service {failed}"
     bounds, made = matrix.barred(objective.metric, arm, condition)
     return f"in {bounds} of {made} trials its knee is a bound" if bounds and objective.metric != KNEE else ""
 
@@ -144,7 +144,8 @@ def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Cond
 def _of_failed(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     censored, trials = matrix.censored(objective.metric, arm, condition)
     why = f"in {censored} of {trials} trials it {matrix.metrics[objective.metric].censoring}: worse than any value"
-    return Held(objective, "missed" if censored == trials else "cannot tell", condition, why=why)
+    is_known = not any(objective.metric in cell.unplaced for cell in matrix.across(arm, condition).values())
+    return Held(objective, "missed" if censored == trials and is_known else "cannot tell", condition, why=why)
 
 
 def _some(count: int, of: int) -> str:

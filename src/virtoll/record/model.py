@@ -63,15 +63,18 @@ PROBE = "probe"  # in the condition of a trial of a programme: its case's probe;
 LATE_NS = 10 * 10**6
 
 
-# The proof that fails where the service was too fast for its load: who reads results must know which trials it took.
-GENERATOR_HEADROOM = "the generator had headroom"
+# Proofs that fail where the service was too fast for its load: who reads results must know which trials they took.
+GENERATOR_HEADROOM, ORIGIN_HEADROOM = "the generator had headroom", "the origin had headroom"
+HEADROOM_FOR_ALL = "the generator had headroom for all loads"
 
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
 INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 VIEW = "view"  # the key of a window's events that are viewers who began to play
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
-# Checks of what a service owes its users: "requests were answered", "answered correctly before".
-ANSWERED, CORRECTLY, WENT_ON = " were answered", "answered correctly", "views went on"
+# Checks of what a service owes its users: "requests were answered", "answered correctly before", "squid lived to the
+# end"; and that it had an answer for each of them by when the window began.
+ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"
+ALL_THERE = "all users were there in the window"
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
 # The same of what the load itself sent by the clock, for others to watch.

@@ -23,6 +23,10 @@ _LONGEST = 200  # characters
 _EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
 
 
+class AmbiguousError(ValueError):
+    """An objective's word stands for several metrics."""
+
+
 def quantile_of(objective: Objective) -> float | None:
     """Of a latency, which quantile is bounded; None of anything else."""
     return _LATENCIES.get(objective.metric)
@@ -54,6 +58,8 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
         own = _short(name.rpartition(".")[2])
         short[_short(name) if own in short else own] = name
     metric = word if word in there else (short | dict(also or {})).get(word)
+    if metric is not None and word not in there and len(of := [name for name in there if word in _words(name, there[name])]) > 1:
+        raise AmbiguousError(f"{text!r}: {word!r} may be any of {', '.join(of)}: write one of these")
     if metric is None:
         raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
     quantity = there[metric]
@@ -64,6 +70,12 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
     assert quantity.better is not None
     bound = _bound(text, metric, quantity, number, unit)
     return Objective(text=text, metric=metric, better=quantity.better, bound=bound, unit=quantity.unit)
+
+
+def _words(name: str, quantity: Quantity) -> set[str]:
+    """What stands for a metric: its name without its probe's or load's, or its title, where that is one word."""
+    own = name.partition(".")[2] or name
+    return {own, _short(own), quantity.title.lower()}
 
 
 def _short(name: str) -> str:

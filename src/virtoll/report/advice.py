@@ -17,6 +17,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
+from virtoll.record.objective import AmbiguousError
 from virtoll.report.asked import identity
 from virtoll.report.findings import Findings
 from virtoll.study.values import nearest
@@ -74,6 +75,10 @@ class Part:
         return tuple(
             c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
         )
+
+    def failed(self, arm: Arm) -> str:
+        """In how many trials an arm's service failed its users; "" where in none, and of probes, which have none."""
+        return "" if self.findings.is_programme else self.findings.matrix.failed(arm)
 
 
 @dataclass(frozen=True)
@@ -143,10 +148,14 @@ def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
 
 
 def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Problem]) -> dict[str, list[Objective]]:
-    """By part those that it can tell of; a problem for each that none can. (Loads may have quantities of one name.)"""
+    """By part those that it can tell of; a problem for each that none can, or that may be of several of a part's."""
     found: dict[str, list[Objective]] = {part.name: [] for part in parts}
     for text in texts if parts else ():
-        told = {part.name: one for part in parts if (one := _objective(text, part)) is not None}
+        try:
+            told = {part.name: one for part in parts if (one := _objective(text, part)) is not None}
+        except AmbiguousError as error:
+            problems.append(Problem(str(error), "--objective"))
+            continue
         for name in _once_a_run(told, parts):
             found[name].append(told[name])
         if not told:
@@ -168,6 +177,8 @@ def _once_a_run(told: Mapping[str, Objective], parts: Sequence[Part]) -> list[st
 def _objective(text: str, part: Part) -> Objective | None:
     try:
         return objective_of(text, part.findings.matrix.metrics)
+    except AmbiguousError:
+        raise
     except ValueError:
         return None
 
@@ -199,6 +210,7 @@ def _candidate(
     tolls: dict[str, Toll | None] = {}
     under: dict[str, frozenset[Condition]] = {}
     lost: dict[str, tuple[Condition, ...]] = {}
+    failed: dict[str, str] = {}
     for part in parts:
         mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
         if mine is None:
@@ -207,10 +219,10 @@ def _candidate(
         toll = part.toll(mine)
         if _is_known(part, mine) if mine.role == "baseline" else toll is not None and _tells(part, mine, toll):
             tolls[part.name] = toll
-        under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
+        under[part.name], lost[part.name], failed[part.name] = part.under(mine), part.lost(mine), part.failed(mine)
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: _support(arm, need, known) for need in needs}
-    return Candidate(arm, answers, told, tolls, under, lost)
+    return Candidate(arm, answers, told, tolls, under, lost, failed)
 
 
 def _support(arm: Arm, need: str, known: Known) -> Support:

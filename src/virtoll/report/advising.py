@@ -44,10 +44,18 @@ def answer(advice: Advice) -> str:
     if of["fits"]:
         return _of_fitting(advice, of["fits"])
     if of["open"]:
-        named = join([_with_figures(advice, place) for place in of["open"]])
-        return f"Nothing is shown to fit. Nothing speaks against {named}: below is what would tell."
+        return " ".join(["Nothing is shown to fit.", *_of_open(advice, of["open"])])
     failing = "; ".join(f"{place.label} ({_failing(advice, place)})" for place in advice.places)
     return f"Nothing that was measured fits: {failing}."
+
+
+def _of_open(advice: Advice, places: Sequence[Ranked]) -> Iterator[str]:
+    quiet = [place for place in places if not any(place.candidate.failed.values())]
+    if quiet:
+        named = join([_with_figures(advice, place) for place in quiet])
+        yield f"Nothing speaks against {named}: below is what would tell."
+    for place in places:
+        yield from (f"{place.label} {failed}." for failed in dict.fromkeys(place.candidate.failed.values()) if failed)
 
 
 def _of_fitting(advice: Advice, places: Sequence[Ranked]) -> str:
@@ -148,6 +156,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: {_objective(part, one)}"
         for condition in place.candidate.lost.get(part.name, ()) if part.name in place.candidate.tolls else ():
             yield f"       {part.name}: nothing valid is known{at(part, condition)}, and the ratio is of the others"
+        if failed := place.candidate.failed.get(part.name):
+            yield f"       {part.name}: it {failed}, and what is told is of the others, which are the better ones"
     if not place.candidate.tolls:
         yield "       nothing of it can be compared with native"
     for need, told in place.candidate.needs.items():
@@ -240,6 +250,7 @@ def _candidate(parts: dict[str, Part], place: Ranked) -> dict[str, Any]:
             for name, conditions in candidate.lost.items()
             for each in conditions
         ],
+        "failed": [{"part": name, "why": why} for name, why in candidate.failed.items() if why],
         "objectives": [_held(parts[name], name, one) for name, each in candidate.held.items() for one in each],
     }
 

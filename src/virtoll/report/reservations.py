@@ -9,7 +9,7 @@ import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.record.model import GENERATOR_HEADROOM, Measured, Window
+from virtoll.record.model import GENERATOR_HEADROOM, HEADROOM_FOR_ALL, ORIGIN_HEADROOM, Measured, TrialRecord, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -20,23 +20,38 @@ BUSY = 0.8  # of its CPUs: what used less in closed loop was not what limited th
 
 def reservations(findings: Findings) -> list[str]:
     """All that apply to a run, a sentence or two each."""
-    return [*_outrun(findings), *_unsaturated(findings), *_short(findings), *_unsteady(findings)]
+    return [*_outrun(findings), *_failing(findings), *_unsaturated(findings), *_short(findings), *_unsteady(findings)]
 
 
 def _outrun(findings: Findings) -> list[str]:
-    """Trials that the generator was too slow for were their arms' fastest: those that are left are no fair sample."""
-    outrun = [
-        trial.record.trial.arm.label
-        for trial in findings.matrix.trials
-        if any(check.name == GENERATOR_HEADROOM and check.passed is False for check in trial.record.checks)
-    ]
-    if not outrun:
-        return []
+    """Trials that generator or origin were too slow for were their arms' fastest: those that are left are no fair
+    sample.
+    """
     return [
-        f"the generator had no headroom in {len(outrun)} {'trial' if len(outrun) == 1 else 'trials'}, the "
+        f"{who} had no headroom in {len(outrun)} {'trial' if len(outrun) == 1 else 'trials'}, the "
         f"fastest of {join(sorted(set(outrun)))}: "
         "what is left of these is slower than they are. Ask at a rate (loop = open), for less at a time, or on a "
         "machine with more CPUs"
+        for who, names in _OUTRUN.items()
+        if (outrun := [t.record.trial.arm.label for t in findings.matrix.trials if _lacked(names, t.record)])
+    ]
+
+
+_OUTRUN = {"the generator": (GENERATOR_HEADROOM, HEADROOM_FOR_ALL), "the origin": (ORIGIN_HEADROOM,)}
+
+
+def _lacked(names: Sequence[str], record: TrialRecord) -> bool:
+    return any(check.name in names and check.passed is False for check in record.checks)
+
+
+def _failing(findings: Findings) -> list[str]:
+    """Arms whose service failed its users in some trials: those that are left are the better ones."""
+    if findings.is_programme:
+        return []
+    return [
+        f"{arm.label} {failed}: its figures are of the others, which are the better ones"
+        for arm in findings.matrix.arms
+        if (failed := findings.matrix.failed(arm))
     ]
 
 

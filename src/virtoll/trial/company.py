@@ -21,7 +21,7 @@ from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
-from virtoll.record.model import BesideRecord, Measured, PlannedTrial, Window
+from virtoll.record.model import HEADROOM_FOR_ALL, BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
@@ -36,7 +36,6 @@ _GIVE_UP_S = 0.5  # for a load's thread to see that its generator has ended
 _LOG_BYTES = 500_000
 COVERED = 0.95  # of the measured window, at the least, in which each of the others is under its load
 ROOM = "the machine had room for all"
-HEADROOM_FOR_ALL = "the generator had headroom for all loads"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
+    ALL_THERE,
     ANSWERED,
     CORRECTLY,
     COVERAGE,
@@ -25,9 +26,11 @@ from virtoll.record.model import (
     LATE_NS,
     LEAST_BEYOND,
     LIVE_LATENCY,
+    LIVED,
     MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
+    ORIGIN_HEADROOM,
     SENDS,
     SENDS_LATE,
     STARTING_MS,
@@ -130,7 +133,6 @@ def _broke_off(views: Events) -> dict[str, int]:
 
 
 _BEGINNING_SHARE = 0.02  # of all users' time
-ALL_THERE = "all users were there in the window"
 
 _UNTOLD = "the load does not tell how many failed"
 
@@ -342,7 +344,7 @@ def allowed_late(offered: int) -> int:
 def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, windows: Sequence[Window]) -> None:
     """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
-    name = "the origin had headroom"
+    name = ORIGIN_HEADROOM
     used = cpus_used(watched, "origin", windows)
     beside = ["generator"] if generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
@@ -517,11 +519,11 @@ def of_life(notes: Notes, instance: Instance, service: str = "", log: str = "log
     A probe's own server is no such service: the probe itself has ended it by then. ``log``: what it said is there.
     """
     lives = instance.is_running()
-    notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
+    notes.check(f"the instance{LIVED}", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
         code = _returncode(instance, service)
         how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's {log}"
-        notes.check(f"{service} lived to the end", code is None, how)
+        notes.check(f"{service}{LIVED}", code is None, how)
         lives = code is None
     return lives
 
@@ -536,7 +538,7 @@ def of_slices(notes: Notes, slices: Sequence[Slice]) -> bool:
     ]
     if slices:
         told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
-        notes.check("the slices lived to the end", not dead, told)
+        notes.check(f"the slices{LIVED}", not dead, told)
     return not dead
 
 

@@ -13,6 +13,7 @@ from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
 from virtoll.record.model import (
+    ALL_THERE,
     DROPPED,
     GENERATOR_HEADROOM,
     INTENDED,
@@ -86,7 +87,7 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             )
         if not texts and not window.parts and proofs.some_were_not_there(window):
-            texts, limit = [proofs.ALL_THERE], ""
+            texts, limit = [ALL_THERE], ""
         elif not texts:
             limit = lacking(window, self._load)
         elif dropped := lost():
@@ -206,7 +207,7 @@ def _connections_were_few(window: Window, load: Load, events: Events, bad: Seque
 def lacking(window: Window, load: Load) -> str:
     """Why a window that met the objective does not count: less was offered than asked for; "" where it was not."""
     if load.loop != "open":  # several generators do not wait for their users
-        return f"not {proofs.ALL_THERE}" if proofs.some_were_not_there(window) else ""
+        return f"not {ALL_THERE}" if proofs.some_were_not_there(window) else ""
     events = window.events.get(load.request)
     if events is None:
         offered, intended = round(window.work), window.counts.get(INTENDED, 0)
