@@ -58,7 +58,11 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
         own = _short(name.rpartition(".")[2])
         short[_short(name) if own in short else own] = name
     metric = word if word in there else (short | dict(also or {})).get(word)
-    if metric is not None and word not in there and len(of := [name for name in there if word in _words(name, there[name])]) > 1:
+    if (
+        metric is not None
+        and word not in there
+        and len(of := [name for name in there if word in _words(name, there[name])]) > 1
+    ):
         raise AmbiguousError(f"{text!r}: {word!r} may be any of {', '.join(of)}: write one of these")
     if metric is None:
         raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
