@@ -24,6 +24,7 @@ from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
 from virtoll.record.model import Arm
+from virtoll.record.store import attempt
 from virtoll.units import percent
 
 DECLARED_MARGIN = 0.03
@@ -219,11 +220,25 @@ def _against(matrix: Matrix, metric_name: str, native: Arm) -> tuple[Floats, npt
     """
     values, base = matrix.values(metric_name), matrix.opposite(metric_name, native)
     there = np.isfinite(values) & np.isfinite(base) & _is_compared(matrix, native)
+    _part_attempts(matrix, there, native)
     logs = np.full_like(values, np.nan)
     both = there & (values > 0) & (base > 0)
     logs[both] = np.log(values[both]) - np.log(base[both])
     _by_rounds(matrix, metric_name, logs, native)
     return logs, there
+
+
+def _part_attempts(matrix: Matrix, there: npt.NDArray[np.bool_], native: Arm) -> None:
+    """Compare no trial of a turn with one that was measured when the turn came again: virtoll was killed between the
+    seals of the two.
+    """
+    if not any(cell.record.trial.turn and attempt(cell.record.trial.id) for cell in matrix.cells.values()):
+        return
+    for b, a, c in np.argwhere(there).tolist():
+        pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c], native)
+        trials = [] if pair is None else [each.record.trial for each in pair]
+        if len({(trial.turn, attempt(trial.id)) for trial in trials if trial.turn}) > 1:
+            there[b, a, c] = False
 
 
 def _is_compared(matrix: Matrix, native: Arm) -> npt.NDArray[np.bool_]:

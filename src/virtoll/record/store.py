@@ -382,6 +382,12 @@ def planned_id(trial_id: str) -> str:
     return f"{own.rstrip(_AGAIN)}{dot}{level}"
 
 
+def attempt(trial_id: str) -> int:
+    """How often the planned trial had been interrupted before this one."""
+    own = trial_id.partition(".")[0]
+    return len(own) - len(own.rstrip(_AGAIN))
+
+
 def _with_repeats(plan: Plan, interrupted: Mapping[str, PlannedTrial]) -> list[PlannedTrial]:
     """The planned trials, and after each interrupted one its repeat."""
     trials = []

@@ -144,7 +144,8 @@ def run_turn(directory: RunDirectory, experiment: Experiment, reporter: Reporter
     """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own,
     and none draws its conclusions while another still has windows to come.
 
-    One that fails leaves the others to go on without it.
+    One that fails leaves the others to go on without it. All are sealed when all have come to their ends: were some
+    sealed before an interrupt, the others would be measured again another day, and compared with these.
     """
     attempts: list[_Attempt] = []
     shuffler = random.Random(turn[0].turn)
@@ -156,6 +157,10 @@ def run_turn(directory: RunDirectory, experiment: Experiment, reporter: Reporter
             asked = [attempt for attempt in going if not attempt.waits] or going
             ended = [attempt for attempt in shuffler.sample(asked, len(asked)) if not attempt.goes_on()]
             going = [attempt for attempt in going if attempt not in ended]
+    except BaseException:
+        for attempt in attempts:
+            attempt.is_cut_short()
+        raise
     finally:
         with ExitStack() as stack:  # each is undone and sealed, whatever becomes of the others
             for attempt in attempts:
@@ -172,8 +177,7 @@ class _Attempt:
         self._started_at = _now()
         self._notes = Notes(directory.trial_directory(trial), lambda name: reporter.phase(trial, name))
         self._course = experiment.perform(trial, self._notes)
-        self._failure = f"{INTERRUPTED}by another trial of its turn"  # unless it comes to its own end
-        self._is_sealed = False
+        self._failure = _BY_ANOTHER  # unless it comes to its own end
 
     @property
     def waits(self) -> bool:
@@ -202,14 +206,14 @@ class _Attempt:
                 self._directory.write_log(self._trial, traceback.format_exc())
         else:
             return True
-        self.end()
         return False
+
+    def is_cut_short(self) -> None:
+        """Its turn is: what it concluded is half of a comparison, and comes again with the others'."""
+        self._failure = self._failure or _BY_ANOTHER
 
     def end(self) -> None:
         """Undo what is left of it, and seal what was noted so far: also on Ctrl-C, before the interrupt goes on."""
-        if self._is_sealed:
-            return
-        self._is_sealed = True
         try:
             self._course.close()
         except Exception as error:
@@ -219,6 +223,9 @@ class _Attempt:
         finally:
             record = _sealed(self._directory, self._trial, self._started_at, self._notes, self._failure)
             self._reporter.trial_sealed(record)
+
+
+_BY_ANOTHER = f"{INTERRUPTED}by another trial of its turn"
 
 
 def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:

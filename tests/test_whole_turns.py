@@ -1,0 +1,111 @@
+"""A turn of a rotation that is cut short comes again whole: none of it is compared with what another day measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quiet import Quiet
+from test_rotation import planned, ratios, run
+from virtoll.fakes import FakeExperiment
+from virtoll.record.model import PlannedTrial
+from virtoll.record.store import RunDirectory
+from virtoll.report.findings import find
+from virtoll.run.execute import execute
+from virtoll.trial.notes import Course, Notes
+
+TEXT = """
+name = "turns"
+question = "What does docker cost here?"
+design = "rotation"
+blocks = 3
+seed = SEED
+[rotation]
+rounds = 4
+[service]
+name = "nginx"
+[load]
+name = "http"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+EQUAL = {"native": 1.0, "docker": 1.0}
+
+
+@dataclass
+class CutShort(FakeExperiment):
+    """Ctrl-C where a trial draws its conclusions, which all do when all have had their rounds."""
+
+    stops: str = ""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        for steps, _ in enumerate(super().perform(trial, notes), 1):
+            notes.waits = notes.waits or steps == self.rounds + 1
+            yield
+            if steps == self.rounds + 1 and trial.id == self.stops:
+                raise KeyboardInterrupt
+
+
+def a_day_later(directory: RunDirectory) -> list[float]:
+    """Docker's ratios when the run was gone on with on a machine that had become slower by a third."""
+    again = FakeExperiment(EQUAL, drift=lambda _now_s: 1.3)
+    again.clock.now_s = 90_000
+    assert execute(directory, again, Quiet())
+    return ratios(find(directory.path), "docker+routed")
+
+
+def stopped(path: Path, text: str) -> RunDirectory:
+    """A run in which Docker's trial of the second block met a Ctrl-C as it drew its conclusions."""
+    (docker,) = (trial for trial in planned(text) if trial.block == 2 and trial.arm.platform == "docker")
+    with pytest.raises(KeyboardInterrupt):
+        run(path, CutShort(EQUAL, stops=docker.id), text)
+    return RunDirectory(path)
+
+
+@pytest.mark.parametrize("seed", range(8))  # who concludes first is drawn
+def test_a_turn_that_is_cut_short_as_its_arms_conclude_comes_again_whole(tmp_path: Path, seed: int) -> None:
+    """Natives that had concluded were sealed as valid: equal arms were told as 0.77, valid trials all of them."""
+    directory = stopped(tmp_path / "run", TEXT.replace("SEED", str(seed)))
+    cut = [record for record in directory.records() if record.trial.block == 2]
+    assert {record.status for record in cut} == {"failed"}
+    assert {trial.block for trial in directory.pending()} == {2, 3}
+    assert a_day_later(directory) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_what_failed_by_itself_before_its_turn_was_cut_short_does_not_come_again(tmp_path: Path) -> None:
+    text = TEXT.replace("SEED", "1")
+    mine = [trial for trial in planned(text) if trial.block == 2]
+    docker, *natives = sorted(mine, key=lambda trial: trial.arm.platform)
+    experiment = CutShort(EQUAL, fail={docker.id: RuntimeError("it broke")}, stops=natives[0].id)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", experiment, text)
+    directory = RunDirectory(tmp_path / "run")
+    pending = [trial for trial in directory.pending() if trial.block == 2]
+    assert [trial.arm.platform for trial in pending] == ["native"] * len(natives)
+
+
+def killed_between_seals(directory: RunDirectory, which: Callable[[PlannedTrial], bool]) -> None:
+    """The records of the second block as a kill -9 between two seals leaves them."""
+    kept = [line for line in (directory.path / "trials.jsonl").read_text("utf-8").splitlines() if line]
+    records = list(directory.records())
+    lines = [line for line, record in zip(kept, records, strict=True) if which(record.trial)]
+    (directory.path / "trials.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def test_trials_of_one_turn_that_were_measured_at_different_times_are_not_compared(tmp_path: Path) -> None:
+    text = TEXT.replace("SEED", "1")
+    run(tmp_path / "run", FakeExperiment(EQUAL), text)
+    directory = RunDirectory(tmp_path / "run")
+    killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and not is_docker(trial)))
+    told = a_day_later(RunDirectory(tmp_path / "run"))
+    assert told == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
+
+
+def is_docker(trial: PlannedTrial) -> bool:
+    return trial.arm.platform == "docker"
