@@ -559,3 +559,12 @@ def test_who_comes_before_another_by_way_of_a_third_is_known_to() -> None:
     assert said.startswith("Take a (0.96")
     assert "it fits, and comes before b and c. d (0.9" in said
     assert said.endswith("may be better or worse than b and c: that is not known.")
+
+
+def test_where_nothing_is_shown_to_fit_a_script_is_told(tmp_path: Path) -> None:
+    """All trials had failed, and `virtoll advise RUN && deploy` went on."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={"load.connections": [1]}, bulk=False)
+    run = failing(failing(write_run(tmp_path / "run", recipe), DOCKER, range(1, 3), "c"), NATIVE, range(1, 3), "c")
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", str(run)])
+    assert ended.value.code == 1

@@ -168,7 +168,7 @@ def test_a_0_of_either_native_is_not_passed_over_for_the_other(found: Findings, 
     assert np.isnan(ratios(matrix)).tolist() == [True, *[False] * 5]
     toll = total(matrix)
     assert (toll.ratio, toll.zeros) == (None, 1)
-    assert toll.verdict.words == "no ratio: 1 pair holds a 0"
+    assert toll.verdict.words == "no ratio: 1 pair holds a 0 or less"
     assert total(matrix, AGAIN).zeros == (arm != DOCKER)
 
 
@@ -334,7 +334,7 @@ def test_a_claim_is_barred_by_either_native(programme: Matrix) -> None:
     (cell, *_) = programme.across(AGAIN, condition).values()
     kept, cell.values[name] = cell.values[name], 0.0
     fresh = dataclasses.replace(programme, _arrays={})
-    assert barred(fresh, name, cells) == f"{AGAIN.label}: some block holds a 0"
+    assert barred(fresh, name, cells) == f"{AGAIN.label}: some block holds a 0 or less"
     assert barred(fresh, name, [(NATIVE, condition)]) == ""
     cell.values[name] = kept
 
@@ -373,7 +373,7 @@ def test_a_0_of_either_native_leaves_the_unix_index_without_a_ratio(tmp_path: Pa
     (table,) = unix_index(findings)
     for row in table.rows:
         told = dict(zip(table.heads, row, strict=True))[DOCKER.label]
-        assert told.detail == "no ratio: 1 pair holds a 0"
+        assert told.detail == "no ratio: 1 pair holds a 0 or less"
     values = by_block(dataclasses.replace(findings.matrix, _arrays={}), DOCKER, "unix-pipe.loops_per_s")
     assert (values == 0).sum() == (arm == DOCKER)
     index = 10 * values.mean() / 12440

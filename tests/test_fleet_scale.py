@@ -535,7 +535,7 @@ def test_the_page_tells_of_many_machines_by_what_they_have() -> None:
 
 def test_what_differs_between_two_fleets_is_told_in_few_words(many: Findings) -> None:
     environment = tuple(f"hosts.node{number:05d}: was None, is {{}}" for number in range(3000))
-    compared = Compared(many, many, 0.05, None, (), (), (), (), environment, (), ())
+    compared = Compared(many, many, 0.05, None, (), (), (), (), environment, (), (), ())
     (told,) = remarks(compared)
     assert "hosts.node00000, hosts.node00001, " in told
     assert told.endswith(" and 2,993 more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -24,6 +25,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.files import confined
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
+from virtoll.report.findings import find
 from virtoll.run.conduct import run_study
 from virtoll.run.execute import execute
 from virtoll.run.request import Request
@@ -382,3 +384,27 @@ def test_a_hosts_name_is_a_plain_word_and_leads_nowhere(run: Path) -> None:
             _ = RunDirectory(run).plan
     with pytest.raises(StoreError, match="is not a name of a file in a run directory"):
         RunDirectory(run).environment_of("..")
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [([], "list where a table is"), ({"schema_version": 99}, "schema 99"), ("study", "str where a table is")],
+)
+def test_a_study_that_is_none_of_ours_is_refused(study: object, told: str, tmp_path: Path) -> None:
+    """It gave a report."""
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), bulk=False))
+    (run / "study.json").write_text(json.dumps(study), encoding="utf-8")
+    with pytest.raises(StoreError, match=told):
+        find(run)
+
+
+@pytest.mark.parametrize("wrong", [{"duration_ns": -5}, {"work": -1.0}, {"work": math.nan}])
+def test_a_window_that_cannot_have_been_is_refused(wrong: dict[str, float], tmp_path: Path) -> None:
+    """It was averaged with the others."""
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), bulk=False))
+    first, *rest = (run / "trials.jsonl").read_text("utf-8").splitlines()
+    record = json.loads(first)
+    record["measured"]["windows"][0] |= wrong
+    (run / "trials.jsonl").write_text("\n".join([json.dumps(record), *rest]) + "\n", encoding="utf-8")
+    with pytest.raises(StoreError):
+        find(run)

@@ -21,6 +21,9 @@ from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
 from virtoll.platforms.base import platforms
 from virtoll.record.model import GENERATOR_HEADROOM, Arm, Check, TrialRecord, Window
+from virtoll.report import page as page_module
+from virtoll.report.advice import Known, advise
+from virtoll.report.advising import as_text
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import figures, tables
@@ -501,3 +504,32 @@ def test_a_change_is_no_formula_and_a_cell_one_line() -> None:
 def test_what_is_nearly_0_keeps_its_sign(value: float, printed: str) -> None:
     """The lower bound of an interval that holds 0 read as one above it."""
     assert significant(value) == printed
+
+
+def test_what_probes_said_of_how_to_read_their_figures_stands_on_top(tmp_path: Path) -> None:
+    """A host that was not full was told to hold five instances of every platform."""
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), factors={"load.connections": [1]}))
+    lines = []
+    for at, line in enumerate((run / "trials.jsonl").read_text("utf-8").splitlines()):
+        record = TrialRecord.model_validate_json(line)
+        assert record.measured is not None
+        notes = [f"the host was not full ({at} KiB were left)", "a limit"][: 1 if record.trial.arm == NATIVE else 2]
+        measured = record.measured.model_copy(update={"notes": notes})
+        lines.append(record.model_copy(update={"measured": measured}).model_dump_json())
+    (run / "trials.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    findings = find(run)
+    assert reservations(findings)[-2:] == [
+        "http: the host was not full (0 KiB were left) (said in 4 of 4 trials; the first is told)",
+        f"http: a limit (said in 2 of 4 trials of {DOCKER.label})",
+    ]
+    assert "the host was not full" in as_text(advise([findings], [], [], Known({}, ())))
+
+
+def test_a_factor_of_one_level_is_told_by_that_level(tmp_path: Path) -> None:
+    """The default that it took the place of was printed among the study's values."""
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), factors={"load.connections": [20]}))
+    study = json.loads((run / "study.json").read_text("utf-8"))
+    study["base"]["load.connections"] = 1
+    (run / "study.json").write_text(json.dumps(study), "utf-8")
+    told = [text for path, text in page_module._settings(find(run)) if path == "load.connections"]
+    assert told == ["20 connections"]

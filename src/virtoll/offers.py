@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from virtoll.errors import Problem, StudyError
-from virtoll.units import within
+from virtoll.units import url_path, within
 
 Protocol = Literal["tcp", "udp"]
 PROTOCOLS: tuple[Protocol, ...] = ("tcp", "udp")
@@ -441,7 +441,7 @@ class Asked:
     """What an HTTP load asks for: an object of so many bytes, or, where there is one, the user's own path."""
 
     object_bytes: int = within(1000, most=10**12)
-    path: str = ""  # "/index.html": whatever length it has; "" for the object
+    path: str = url_path()  # "/index.html": whatever length it has; "" for the object
 
     @property
     def content(self) -> HttpObject | None:

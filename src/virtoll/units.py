@@ -56,6 +56,12 @@ def within(default: Any, least: float | None = None, most: float | None = None) 
     return field(default=default, metadata={"least": least, "most": most})
 
 
+def url_path() -> Any:
+    """A dataclass field: "", or a path in a URL."""
+    told = "begin with / and hold printable ASCII alone, without blanks: write others as %20"
+    return field(default="", metadata={"form": r"(/[!-~]*)?", "told": told})
+
+
 def plural(word: str) -> str:
     """Several of a countable word: requests, queries."""
     return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"

@@ -178,7 +178,7 @@ def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) 
         if lost:
             return f"{arm.label}: in {lost} of {made} trials it {matrix.metrics[metric].censoring}"
         if (matrix.values(metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)] <= 0).any():
-            return f"{arm.label}: some block holds a 0"
+            return f"{arm.label}: some block holds a 0 or less"
     return ""
 
 

@@ -389,8 +389,8 @@ def of_barred(row: Row, metric: Metric) -> Verdict:
 
 
 def pairs_of_zeros(count: int) -> str:
-    """``2 pairs hold a 0``."""
-    return f"{count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0"
+    """``2 pairs hold a 0 or less``."""
+    return f"{count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0 or less"
 
 
 __all__ = [

@@ -4,12 +4,15 @@ is imported when that verb is asked for, for all of them together take longer to
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from virtoll.cli.parser import make_parser, settings_of
@@ -34,6 +37,7 @@ _READS_RUNS = ("advise", "compare", "history", "report")
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point; exits with the code that errors.py gives each outcome."""
+    _make_writable()
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     if arguments.verb == "probe":
@@ -56,7 +60,33 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         if arguments.verb in _PRINTS_ONLY or getattr(arguments, "dry_run", False):  # `virtoll list ... | head`
             _end(0)
-        _end(INTERRUPTED, "virtoll: nobody reads its output any more; everything it made is undone")
+        undone = "what it wrote stands" if arguments.verb in _WRITES_FILES else "everything it made is undone"
+        _end(INTERRUPTED, f"virtoll: nobody reads its output any more; {undone}")
+    except OSError as error:
+        if error.errno not in _EXIT_CODES:
+            raise
+        where = f"\n  in {error.filename}" if error.filename else ""
+        _end(_EXIT_CODES[error.errno], f"virtoll: {error.strerror}{where}")
+
+
+# Of what a system refuses whatever is asked of it: a word too long for a path, a disk that is full or broken.
+_EXIT_CODES = {errno.ENAMETOOLONG: 2, errno.ENOSPC: 4, errno.EDQUOT: 4, errno.EIO: 4}
+_WRITES_FILES = ("keep", "report")  # and make nothing else
+
+
+def _make_writable() -> None:
+    """What is printed is printed, whoever began virtoll: without any output, or with one that knows few characters; and
+    its paths are found.
+    """
+    nowhere = Path(os.devnull)
+    sys.stdout = sys.stdout or nowhere.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nowhere.open("w", encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        _end(2, "virtoll: the directory in which it was begun is gone\n  -> cd to another")
 
 
 def _leave_keys() -> None:

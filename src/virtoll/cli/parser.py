@@ -348,12 +348,20 @@ def _tunable(text: str) -> str:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("names nothing: leave the option out, or name some")
+    return names
+
+
+_MOST = 10**9
 
 
 def _count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    if int(text) > _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_MOST:,}")
     return int(text)
 
 

@@ -13,7 +13,7 @@ from virtoll.loads.viewing import AGE, AGED, ViewingLoad, ViewingSettings
 from virtoll.offers import Content, Http, LiveClip, LiveHttp, Offer
 from virtoll.record.model import LEAST_BEYOND, LIVE_LATENCY, Measured, Quantity, beyond
 from virtoll.record.objective import quantile_ns
-from virtoll.units import within
+from virtoll.units import url_path, within
 
 _QUANTITIES = {
     LIVE_LATENCY: Quantity("Live latency: age of what is played, median", "ms", "less"),
@@ -41,7 +41,7 @@ class LlHlsViewersSettings(ViewingSettings):
     # must be three target durations, and those are of whole seconds.
     segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
     part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)  # a proof waits for one
-    path: str = ""  # "/live/index.m3u8": the user's own; "": ours
+    path: str = url_path()  # "/live/index.m3u8": the user's own; "": ours
     clock: str = ""  # the user's own: where it tells its time (xs:dateTime, to the ms); "": nowhere: no ages are known
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)

@@ -51,11 +51,11 @@ class NativeSettings:
     """
 
     loop: Literal["closed", "open"] = "closed"
-    connections: int = within(1, least=1)
+    connections: int = within(1, least=1, most=10**7)
     time_limit_ns: int = within(10 * 10**9, least=1)
     rate_per_s: float = within(100.0, least=1e-3)  # open loop
     arrival: Literal["poisson", "constant"] = "poisson"  # open loop
-    seed: int = 1  # of all that is drawn: the same seed gives the same schedule
+    seed: int = within(1, most=2**64 - 1)  # of all that is drawn: the same seed gives the same schedule
     timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
     log_requests: bool = True  # keep each request's start and latency, up to about the first 1e6 (told in the record)

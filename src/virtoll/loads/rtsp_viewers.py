@@ -18,7 +18,7 @@ from virtoll.loads.publishing import LiveSession, publishing
 from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings, watching
 from virtoll.offers import Content, Offer, Rtsp
 from virtoll.record.model import DROPPED, Quantity
-from virtoll.units import within
+from virtoll.units import url_path, within
 
 _QUANTITIES = {
     "loss_percent": Quantity("Packets lost", "%", "less"),
@@ -37,7 +37,7 @@ class RtspViewersSettings(ViewingSettings):
     """
 
     transport: Literal["tcp", "udp"] = "udp"  # of the media; tcp: interleaved in the connection of RTSP
-    path: str = ""  # "/film": the user's own, which is as long as the server says; "": the film
+    path: str = url_path()  # "/film": the user's own, which is as long as the server says; "": the film
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
 

@@ -10,7 +10,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import target_of
 from virtoll.loads.viewing import ViewingLoad, ViewingSettings
 from virtoll.offers import Clip, Content, Http, HttpObject, Offer
-from virtoll.units import within
+from virtoll.units import url_path, within
 
 # In a manifest (a playlist has those of a quality, an MPD all): the generator reads those of a mebibyte
 # (rust/load/src/view/playlist.rs).
@@ -28,7 +28,8 @@ class ViewersSettings(ViewingSettings):
     qualities: int = within(1, least=1, most=10)  # HLS, DASH: each has half the bit rate of the next
     # HLS, DASH; adaptive: the best whose bit rate is below 0.8 of the throughput of the segment before
     quality: Literal["adaptive", "highest", "lowest"] = "adaptive"
-    path: str = ""  # "/film.mp4", "/live/index.m3u8", "/film.mpd": the user's own, of that bit rate; "": the clip
+    # "/film.mp4", "/live/index.m3u8", "/film.mpd": the user's own, of that bit rate; "": the clip
+    path: str = url_path()
 
     @property
     def clip(self) -> Clip:

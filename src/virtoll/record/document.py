@@ -18,11 +18,11 @@ def validated(model: type[Document], data: bytes, where: str) -> Document:
     try:
         found = model.model_validate_json(data)
     except ValidationError as error:
-        _expect_schema(data, where)  # of another schema: what it lacks by ours is no damage
+        expect_schema(data, where)  # of another schema: what it lacks by ours is no damage
         first = error.errors()[0]
         raise damaged(where, f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
     if found.schema_version != SCHEMA:
-        _expect_schema(data, where)
+        expect_schema(data, where)
     return found
 
 
@@ -38,7 +38,7 @@ class _Versioned(BaseModel):
     schema_version: int
 
 
-def _expect_schema(data: bytes, where: str) -> None:
+def expect_schema(data: bytes, where: str) -> None:
     """StoreError where a document says that it is of another schema."""
     try:
         version = _Versioned.model_validate_json(data).schema_version

@@ -266,10 +266,10 @@ class Window(_Record):
     """
 
     start_ns: int
-    duration_ns: int  # 0: all was asked at once, and there is no rate to speak of
+    duration_ns: int = Field(ge=0)  # 0: all was asked at once, and there is no rate to speak of
     # Units of work done in it: those completed within, and of those that were under way at its begin or end and ended
     # well, the part of their time (from when it was sent) that lay within, where the instrument tells it.
-    work: float
+    work: float = Field(ge=0, allow_inf_nan=False)
     # When the same users began to ask, where that was before: its lead-in. What they asked for then is part of ``work``
     # and ``served``, and no event. None: it had none, and nothing was under way at its begin.
     asked_ns: int | None = None

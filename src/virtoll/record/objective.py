@@ -94,7 +94,10 @@ def _bound(text: str, metric: str, quantity: Quantity, number: float, unit: str)
     if quantity.unit in _TIMES_NS and (unit or quantity.unit == "ms"):
         if not unit:
             raise ValueError(f"{text!r} lacks its unit: write {number:g} ms, or {number:g} s")
-        return units.parse_duration_ns(f"{number:.12f} {unit}") / _TIMES_NS[quantity.unit]
+        try:
+            return units.parse_duration_ns(f"{number:.12f} {unit}") / _TIMES_NS[quantity.unit]
+        except ValueError:
+            raise ValueError(f"{text!r}: {metric} is a time: write {number:g} ms, or {number:g} s") from None
     if not unit and metric != FAILED:
         return number
     if unit != quantity.unit:

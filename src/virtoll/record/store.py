@@ -20,7 +20,7 @@ from typing import Any
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import inside, read_bounded, whole_lines
-from virtoll.record.document import Document, damaged, look_of, validated
+from virtoll.record.document import Document, damaged, expect_schema, look_of, validated
 from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
@@ -212,8 +212,11 @@ class RunDirectory:
     def study(self) -> dict[str, Any]:
         """The study as run."""
         data = self._bytes("study.json")
+        expect_schema(data, str(self.path / "study.json"))
         try:
-            study = dict(json.loads(data))
+            study = json.loads(data)
+            if not isinstance(study, dict):
+                raise TypeError(f"{type(study).__name__} where a table is")
             json.dumps(study, ensure_ascii=False).encode()  # half a surrogate pair is no text
         except (ValueError, TypeError) as error:
             raise damaged(str(self.path / "study.json"), str(error)) from error

@@ -12,6 +12,7 @@ from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
 from virtoll.report.advice import Advice, Part
 from virtoll.report.numbers import interval
+from virtoll.report.reservations import cautions
 from virtoll.report.untold import at, figure, untold
 from virtoll.report.words import join, lower, of_two_machines
 
@@ -133,7 +134,7 @@ def _asked(advice: Advice) -> Iterator[str]:
             f"({blocks} block{'s' * (blocks != 1)}{loops}; {part.findings.run.directory})"
         )
     for run in advice.runs:
-        yield from (f"{run.run.directory.name}: {note}" for note in run.run.notes)
+        yield from (f"{run.run.directory.name}: {note}" for note in cautions(run))
     for objective in advice.objectives:
         yield f"objective: {objective}, by 95 % intervals of means over deployments, under every condition"
     if advice.needs:

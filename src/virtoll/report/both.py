@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, asked_differently, configured
 from virtoll.report.findings import Findings
+from virtoll.report.reservations import how_to_read
 
 _OTHER = "lost: in those blocks ratios are to the other native alone"
 
@@ -55,11 +56,18 @@ class Both:
 
     def notes(self) -> Iterator[str]:
         """What a reader must know of either run."""
+        yield from self._of_each(lambda each: each.run.notes)
+
+    def readings(self) -> Iterator[str]:
+        """How to read either run's figures."""
+        yield from self._of_each(how_to_read)
+
+    def _of_each(self, told: Callable[[Findings], Iterable[str]]) -> Iterator[str]:
         if self.is_one_run:
-            yield from self.sides[0].run.notes
+            yield from told(self.sides[0])
             return
         for name, each in zip("AB", self.sides, strict=True):
-            yield from (f"{name}: {note}" for note in each.run.notes)
+            yield from (f"{name}: {note}" for note in told(each))
 
     def configured(self) -> Iterator[str]:
         """What is under test, and differs; of one run's configurations all that does."""

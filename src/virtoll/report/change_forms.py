@@ -116,7 +116,7 @@ def remarks(compared: Compared) -> list[str]:
     if compared.environment:
         keys = listed([line.partition(": was ")[0] for line in compared.environment])
         found.append(f"native's own figures are not compared, for the environments differ in {keys}")
-    return [*found, *_floors(compared)]
+    return [*found, *_floors(compared), *compared.readings]
 
 
 def _floors(compared: Compared) -> list[str]:
@@ -195,7 +195,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "b_lacks": list(compared.lacking),
         "configured": list(compared.configured),
         "environment": list(compared.environment),
-        "notes": list(compared.notes),
+        "notes": [*compared.notes, *compared.readings],
     }
 
 

@@ -39,6 +39,7 @@ class Compared:
     environment: tuple[str, ...]  # keys of the environments that differ, with both values
     natives: tuple[Native, ...]  # none where environments differ
     notes: tuple[str, ...]  # what a reader must know of either run
+    readings: tuple[str, ...]  # and how to read what its valid trials say
 
     @property
     def is_one_run(self) -> bool:
@@ -125,6 +126,7 @@ def _told(
         environment=tuple(environment),
         natives=tuple(natives),
         notes=(*both.notes(), *both.odd(metrics), *both.excluded()),
+        readings=tuple(both.readings()),
     )
 
 

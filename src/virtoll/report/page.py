@@ -25,7 +25,7 @@ from virtoll.report.numbers import setting
 from virtoll.report.palette import pairs, styles
 from virtoll.report.promises import NOTES
 from virtoll.report.render import variable
-from virtoll.report.reservations import reservations
+from virtoll.report.reservations import cautions
 from virtoll.report.sections.base import left_out
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import blocks_of
@@ -67,7 +67,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         settings=_settings(findings),
         checks=_checks(findings),
         excluded=findings.excluded,
-        warnings=[*run.notes, *reservations(findings), *_few(run.environment.warnings), *left_out()],
+        warnings=[*cautions(findings), *_few(run.environment.warnings), *left_out()],
         directory=run.directory.name,
         anew=anew(findings),
         seed=run.plan.seed,
@@ -146,24 +146,30 @@ def _what_ran(findings: Findings) -> tuple[str, str]:
     known = (
         ("Neighbours", ", ".join(findings.run.neighbours)),
         ("Probes", f"{len(findings.headlines)}, in {cases} case{'s' * (cases != 1)}" if findings.is_programme else ""),
-        ("Load", f"{' and '.join(findings.loops) or 'no'} loop"),
+        ("Load", f"{' and '.join(findings.loops)} loop" if findings.loops else "none was measured"),
     )
     return next((name, words) for name, words in known if words)
 
 
 def _settings(findings: Findings) -> list[tuple[str, str]]:
     """Factors with their levels, then every fixed value, in words."""
-    matrix = findings.matrix
+    factors = _factors(findings)
     if findings.is_programme:
         rows = _cases(findings)
     else:
-        rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
-    fixed = {path: value for path, value in findings.run.base.items() if path not in matrix.varying}
+        of = findings.matrix.levels
+        rows = [(path, ", ".join(_say(path, level) for level in of(path))) for path in factors]
+    fixed = {path: value for path, value in findings.run.base.items() if path not in factors}
     return (
         rows
         + [(path, _say(path, value)) for path, value in sorted(fixed.items())]
         + [*_of_servers(findings), *_configured(findings)]
     )
+
+
+def _factors(findings: Findings) -> list[str]:
+    """Those of one level too, which is no value that the study fixes."""
+    return list(dict.fromkeys(path for condition in findings.matrix.conditions for path, _ in condition.levels))
 
 
 def _configured(findings: Findings) -> list[tuple[str, str]]:
@@ -178,9 +184,9 @@ def _configured(findings: Findings) -> list[tuple[str, str]]:
 def _of_servers(findings: Findings) -> list[tuple[str, str]]:
     """What each of several servers is, and is given."""
     servers = findings.run.study.get("servers")
-    rows = []
+    factors, rows = _factors(findings), []
     for name, server in servers.items() if isinstance(servers, dict) else ():
-        given = {path: value for path, value in server["base"].items() if path not in findings.matrix.varying}
+        given = {path: value for path, value in server["base"].items() if path not in factors}
         rows += [(f"{name}: {part}", str(server[part])) for part in ("service", "load")]
         rows += [(f"{name}: {path}", _say(path, value)) for path, value in sorted(given.items())]
     return rows

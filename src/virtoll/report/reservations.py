@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
+from virtoll.analysis.metrics import TrialMetrics
 from virtoll.record.model import GENERATOR_HEADROOM, HEADROOM_FOR_ALL, ORIGIN_HEADROOM, Measured, TrialRecord, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
@@ -20,7 +22,17 @@ BUSY = 0.8  # of its CPUs: what used less in closed loop was not what limited th
 
 def reservations(findings: Findings) -> list[str]:
     """All that apply to a run, a sentence or two each."""
-    return [*_outrun(findings), *_failing(findings), *_unsaturated(findings), *_short(findings), *_unsteady(findings)]
+    return [*_outrun(findings), *_failing(findings), *how_to_read(findings)]
+
+
+def how_to_read(findings: Findings) -> list[str]:
+    """Those that are of its valid trials."""
+    return [*_unsaturated(findings), *_short(findings), *_unsteady(findings), *_noted(findings)]
+
+
+def cautions(findings: Findings) -> list[str]:
+    """What whoever goes by a run's figures must know, and what its files say of themselves."""
+    return [*findings.run.notes, *reservations(findings)]
 
 
 def _outrun(findings: Findings) -> list[str]:
@@ -55,6 +67,32 @@ def _failing(findings: Findings) -> list[str]:
     ]
 
 
+def _noted(findings: Findings) -> list[str]:
+    """What probes and loads said themselves of how to read what they measured. Notes that differ by their numbers alone
+    are told once, by the first.
+    """
+    valid = [trial for trial in findings.matrix.trials if trial.record.status == "valid"]
+    said: dict[tuple[str, str], list[tuple[str, str]]] = {}  # by who says what: in which words, and of which arm
+    for trial in valid:
+        measured = trial.record.measured
+        for note in dict.fromkeys(measured.notes if measured is not None else ()):
+            which = measured.name if measured is not None else "", _NUMBER.sub("#", note)
+            said.setdefault(which, []).append((note, trial.record.trial.arm.label))
+    return [_told(name, each, findings, valid) for (name, _), each in said.items()]
+
+
+_NUMBER = re.compile(r"-?[0-9][0-9.,]*")
+
+
+def _told(name: str, said: Sequence[tuple[str, str]], findings: Findings, valid: Sequence[TrialMetrics]) -> str:
+    of = sum(trial.record.measured is not None and trial.record.measured.name == name for trial in valid)
+    labels = [arm.label for arm in findings.matrix.arms if arm.label in {label for _, label in said}]
+    whose = f" of {join(labels)}" if len(labels) < len(findings.matrix.arms) else ""
+    first = said[0][0]
+    alike = "" if len({note for note, _ in said}) == 1 else "; the first is told"
+    return f"{name}: {first} (said in {len(said)} of {of} trials{whose}{alike})"
+
+
 def _unsaturated(findings: Findings) -> list[str]:
     """A closed loop of few users waits for answers and wakes for them: its rate is no capacity."""
     if not findings.is_load or findings.loops != ("closed",):
@@ -87,12 +125,13 @@ def _short(findings: Findings) -> list[str]:
             if under_way and rate_per_s and window.start_ns - window.asked_from_ns < under_way * 1e9 / rate_per_s:
                 label = trial.record.trial.arm.label
                 worst[label] = max(worst.get(label, 0.0), under_way / 2 / window.work)
+    told = [f"{label} by up to {much:.0%}" for label, much in sorted(worst.items()) if much >= NOTABLE]
+    if not told:
+        return []
     return [
-        f"windows of {label} began before each user had been answered once: its rate may be told up to {too_much:.0%} "
-        "too high. A warm-up tells how long that takes (load.warm_up); in rotation an arm as slow as this is better "
-        'measured with fewer users, or with design = "blocks"'
-        for label, too_much in sorted(worst.items())
-        if too_much >= NOTABLE
+        "windows began before each user had been answered once, which may be told on top of what was done: the rate of "
+        f"{join(told)}. A warm-up tells how long that takes (load.warm_up); in rotation an arm as slow as this is "
+        'better measured with fewer users, or with design = "blocks"'
     ]
 
 

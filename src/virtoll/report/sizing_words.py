@@ -16,6 +16,7 @@ from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import size as memory_size
 from virtoll.report.packing import measured_by, memory_limit
 from virtoll.report.packing import said as density_said
+from virtoll.report.reservations import cautions
 from virtoll.report.sizing import Row, Sizing
 from virtoll.report.tables import Cell, Table, plain
 
@@ -60,7 +61,7 @@ def _table(plan: Sizing) -> Table:
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
         "With headroom: whole users of an instance that is given so much less than it carried. A host keeps as much of "
         "its CPUs and memory free. CPUs and memory each: at what was carried.",
-        *plan.findings.run.notes,
+        *cautions(plan.findings),
     )
     if plan.path:
         notes += (

@@ -43,7 +43,7 @@ class Spec:
     key: str  # "object", as written
     hint: Any
     default: Any
-    bounds: Mapping[str, float | None]  # "least" and "most", where there are any (units.within)
+    bounds: Mapping[str, Any]  # "least" and "most", or its "form", where there are any (units.within, units.url_path)
 
     def parse(self, raw: Any, beside: Path = Path()) -> Any:
         """The value in base units, paths from directory ``beside`` on; ValueError says what would be right."""
@@ -58,6 +58,8 @@ class Spec:
         return value
 
     def _check_bounds(self, value: Any) -> None:
+        if (form := self.bounds.get("form")) is not None and not re.fullmatch(form, value):
+            raise ValueError(f"{value!r} must {self.bounds['told']}")
         least, most = self.bounds.get("least"), self.bounds.get("most")
         if least is not None and value < least:
             raise ValueError(f"must be at least {self._told(least)}")

@@ -21,7 +21,7 @@ from virtoll.run.named import is_ready_made
 
 
 def do(arguments: argparse.Namespace) -> int:
-    """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
+    """Print the advice; 1 where nothing that was measured is shown to fit."""
     runs = [find(path, wanted=partial(_wanted, arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     shared = {name for name, mode in network_modes().items() if mode.kinds == ("shared",)}
@@ -32,7 +32,7 @@ def do(arguments: argparse.Namespace) -> int:
         advice = advise(runs, arguments.objective, arguments.need, known)
         told = json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice))
     print(told)
-    return int(all(place.candidate.standing == "does not fit" for place in advice.places))
+    return int(all(place.candidate.standing != "fits" for place in advice.places))
 
 
 def _each_once(paths: Sequence[Path]) -> list[Path]:
