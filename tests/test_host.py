@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import host_double
+from acl import let_write
 from on_fakes import STUDY, on_fakes
 from virtoll import cli
 from virtoll.errors import StudyError
@@ -364,3 +365,14 @@ def test_a_place_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-I", boot.__file__, *words], capture_output=True, env=environment)
     assert f"somebody else may write to {open_to_all}" in done.stderr.decode()
     assert list(open_to_all.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whose it is, is asked first")
+def test_who_may_write_by_an_acl_is_somebody_else_there_too(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o775)
+    boot._expect_ours_alone(shared / "state")
+    let_write(shared, 12345)
+    with pytest.raises(OSError, match=f"somebody else may write to {shared}"):
+        boot._expect_ours_alone(shared / "state")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from acl import let_write
 from test_rootfs import _MAKES, stand_in
 from virtoll import binaries
 from virtoll.errors import HostError
@@ -123,6 +124,25 @@ def test_below_a_directory_that_others_may_write_to_nothing_is_made(tmp_path: Pa
         with pytest.raises(HostError, match="others may write to it"):
             ask(tmp_path / "open/cache")
     assert not (tmp_path / "open/cache").exists()
+
+
+@needs_root
+def test_who_may_write_by_an_acl_is_somebody_else_though_the_group_is_roots(tmp_path: Path) -> None:
+    """The group's bits are what the ACL lets anybody have whom it names."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o775)
+    assert private.trusted(shared) == shared, "root's own group"
+    let_write(shared, SOMEBODY)
+    assert (mode_of(shared), shared.stat().st_gid) == (0o775, 0)
+    for ask in (private.make, private.trusted, private.without_links):
+        with pytest.raises(HostError, match=rf"others may write to it \(mode 0775, by its ACL\)(.|\n)*{shared}"):
+            ask(shared / "cache")
+    (shared / "planted").mkdir()
+    with pytest.raises(HostError, match=r"others could write to it until now \(mode 0775, by its ACL\)"):
+        private.make(shared)
+    (shared / "planted").rmdir()
+    assert mode_of(private.make(shared)) == 0o700, "nobody whom it names has anything left"
 
 
 def test_below_a_sticky_directory_nobody_can_replace_ours(tmp_path: Path) -> None:

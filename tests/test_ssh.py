@@ -423,6 +423,8 @@ def test_where_everybody_may_make_something_nothing_is_kept(played: Played) -> N
         ("drwxr-xr-x. 0 0 /a", ""),
         ("drwxrwxr-x 0 0 /a", ""),
         ("drwxrwxr-x 0 50 /a", "others may write to /a"),
+        ("drwxrwxr-x+ 0 0 /a", "others may write to /a (drwxrwxr-x+)"),  # by an ACL
+        ("drwxr-xr-x+ 0 0 /a", ""),
         ("drwxr-xr-x 1000 0 /a", "/a belongs to user 1000"),
         ("lrwxrwxrwx 0 0 /a", ""),
         ("lrwxrwxrwx 1000 0 /a", "/a belongs to user 1000"),

@@ -18,7 +18,6 @@ from virtoll.errors import HostError
 STATE, CACHE = Path("/var/lib/virtoll"), Path("/var/cache/virtoll")  # virtoll's own, where nothing else is named
 
 _MOST_LINKS = 40  # as the kernel has it
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def trusted(directory: Path) -> Path:
@@ -81,8 +80,8 @@ def _tighten(path: Path) -> None:
     if state.st_mode & 0o077 == 0:
         return
     is_empty = not any(path.iterdir())
-    if _others_write(state) and not is_empty:
-        what = f"others could write to it until now (mode {stat.S_IMODE(state.st_mode):04o}), and it is not empty"
+    if (mode := _others_write(path, state)) and not is_empty:
+        what = f"others could write to it until now ({mode}), and it is not empty"
         raise _refused(path, what, f"see what is in it, remove it, and run virtoll again: rm -r {path}")
     if not (is_empty or path in (STATE, CACHE) or _is_out_of_reach(path)):
         what = f"others use it (mode {stat.S_IMODE(state.st_mode):04o}), it is not empty, and must be root's alone"
@@ -102,9 +101,8 @@ def _expect_nobody_else(directory: Path, *, sticky_will_do: bool) -> None:
     for step, state in _passed(directory):
         _expect_owner(step, state)
         passable = state.st_mode & stat.S_ISVTX and (sticky_will_do or step != last)
-        if not stat.S_ISLNK(state.st_mode) and _others_write(state) and not passable:
-            mode = f"{stat.S_IMODE(state.st_mode):04o}"
-            raise _refused(step, f"others may write to it (mode {mode})", f"chmod go-w {step}")
+        if not stat.S_ISLNK(state.st_mode) and not passable and (mode := _others_write(step, state)):
+            raise _refused(step, f"others may write to it ({mode})", f"chmod go-w {step}")
 
 
 def _passed(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -147,9 +145,22 @@ def _expect_no_dead_end(path: Path) -> None:
         raise _refused(path, "it is a link that leads nowhere", f"mount or make what it leads to, or rm {path}")
 
 
-def _others_write(state: os.stat_result) -> bool:
-    group_is_root = state.st_gid == 0 and not state.st_mode & stat.S_IWOTH
-    return bool(state.st_mode & _OTHERS_WRITE) and not group_is_root
+def _others_write(path: Path, state: os.stat_result) -> str:
+    """By which mode others may write to ``path``, in words; "" where they may not. Of an ACL the group's bits are what
+    the users and groups that it names may have at most (acl(5)), whoever's the group is.
+    """
+    mode = f"mode {stat.S_IMODE(state.st_mode):04o}"
+    group_writes = state.st_mode & stat.S_IWGRP
+    if state.st_mode & stat.S_IWOTH or (group_writes and state.st_gid != 0):
+        return mode
+    return f"{mode}, by its ACL" if group_writes and _has_acl(path) else ""
+
+
+def _has_acl(path: Path) -> bool:
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except OSError:  # this file system has none
+        return False
 
 
 def _refused(path: Path, why: str, remedy: str) -> HostError:

@@ -119,14 +119,15 @@ class _Step:
 
     @classmethod
     def parse(cls, line: str, directory: str) -> _Step:
-        """``drwxr-xr-x 0 0 /var``."""
-        found = re.fullmatch(r"([dl])[-rwxsStT]{4}(.)[-rwxsStT]{2}(.)([-xtT])[.+@]? (\d{1,10}) (\d{1,10}) (.+)", line)
+        """``drwxr-xr-x 0 0 /var``; with a ``+`` behind the mode the group's bits are those of whomever an ACL names."""
+        modes = r"([dl])[-rwxsStT]{4}(.)[-rwxsStT]{2}(.)([-xtT])([.+@]?)"
+        found = re.fullmatch(rf"{modes} (\d{{1,10}}) (\d{{1,10}}) (.+)", line)
         if found is None:
             return cls(line, f"who else may write is not told: {line[:60]!r}")
-        kind, by_group, by_all, last, user, group, path = found.groups()
+        kind, by_group, by_all, last, mark, user, group, path = found.groups()
         if user != "0":
             return cls(path, f"{path} belongs to user {user}")
-        if kind == "l" or not (by_all == "w" or (by_group == "w" and group != "0")):
+        if kind == "l" or not (by_all == "w" or (by_group == "w" and (group != "0" or mark == "+"))):
             return cls(path)
         if last in "tT" and path != directory:
             return cls(path, is_sticky=True)

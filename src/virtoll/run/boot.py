@@ -85,9 +85,17 @@ def _expect_ours_alone(state: Path) -> None:
             found = step.lstat()
         except FileNotFoundError:
             continue
-        others = found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0))
+        others = found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid or _has_acl(step) else 0))
         if found.st_uid != 0 or (others and (step == state or not found.st_mode & stat.S_ISVTX)):
             raise OSError(0, f"somebody else may write to {step}")
+
+
+def _has_acl(step: Path) -> bool:
+    """Its group's bits are then what anybody may have whom the ACL names."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(step)
+    except OSError:  # this file system has none
+        return False
 
 
 def _announced(ledger: Path, directory: Path) -> int:
