@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,32 +235,77 @@ class Burns:
 
     def __init__(self, answer: dict[str, int] | AgentError) -> None:
         self.answer = answer
+        self.threads = 0
 
-    def burn(self, _threads: int, _duration_ms: int) -> dict[str, int]:
+    def burn(self, threads: int, _duration_ms: int) -> dict[str, int]:
+        self.threads = threads
         if isinstance(self.answer, AgentError):
             raise self.answer
         return self.answer
 
 
+Idle = Callable[[float, int], None]
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> Idle:
+    """Has the host have so many CPUs, of which so many are idle while an instance burns (300 ns)."""
+
+    def is_idle(left: float, cpus: int = 4) -> None:
+        counted_ns = iter((1000, 1000 + round(300 * left)))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
+        monkeypatch.setattr(limits, "_idle_ns", lambda _cpus: next(counted_ns))
+
+    is_idle(2.0)
+    return is_idle
+
+
 @pytest.mark.parametrize(
-    ("answer", "passed"),
+    ("answer", "left", "passed"),
     [
-        ({"cpu_ns": 310, "wall_ns": 300}, True),
-        ({"cpu_ns": 600, "wall_ns": 300}, False),
-        (AgentError("burn: no thread can be made", where="agent"), None),
+        ({"cpu_ns": 310, "wall_ns": 300}, 0.9, True),
+        ({"cpu_ns": 600, "wall_ns": 300}, 0.0, False),
+        ({"cpu_ns": 600, "wall_ns": 300}, 2.0, False),
+        ({"cpu_ns": 444, "wall_ns": 300}, 0.0, None),  # all of two CPUs but what was stolen, or others used
+        ({"cpu_ns": 300, "wall_ns": 300}, 0.3, None),
+        (AgentError("burn: no thread can be made", where="agent"), 0.9, None),
     ],
 )
-def test_the_cpu_limit(notes: Notes, answer: dict[str, int] | AgentError, passed: bool | None) -> None:
+def test_the_cpu_limit(
+    notes: Notes, idle: Idle, answer: dict[str, int] | AgentError, left: float, passed: bool | None
+) -> None:
+    """Where nobody is kept from anything by others: else an instance without a limit gets no more, either."""
+    idle(left, 2)
     limits.of_cpu_count(notes, instance(Burns(answer)))
     assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(2, 2), (3, 3), (64, 3)])
+def test_twice_the_cpu_limit_is_asked_for_as_far_as_the_host_has_it(
+    notes: Notes, idle: Idle, cpus: int, threads: int
+) -> None:
+    """Of a single thread more, a hypervisor that takes 3 % of 64 CPUs leaves 16 vCPUs without a limit at 16.5."""
+    idle(cpus - 1, cpus)
+    agent = Burns({"cpu_ns": 300, "wall_ns": 300})
+    limits.of_cpu_count(notes, instance(agent))
+    assert agent.threads == threads
+    assert outcome(notes) == (True, f"{threads} busy threads got 1.00 CPU")
+
+
+def test_who_stands_idle_is_counted_by_the_host() -> None:
+    before_ns = limits._idle_ns(os.sched_getaffinity(0))
+    assert before_ns > 0
+    assert limits._idle_ns(os.sched_getaffinity(0)) >= before_ns
+    assert limits._idle_ns(set()) == 0
 
 
 @pytest.mark.parametrize(
     ("counted", "passed"), [((1000, 1310), True), ((1000, 1600), False), ((None, 1600), None), ((1000, None), None)]
 )
 def test_the_cpu_limit_of_a_kernel_that_does_not_count_is_as_the_host_counts(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, counted: tuple[int | None, int | None], passed: bool | None
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, idle: Idle, counted: tuple[int | None, ...], passed: bool | None
 ) -> None:
+    idle(1.0, 2)
     told = iter(counted)
     monkeypatch.setattr(limits, "_counted_by_host_ns", lambda _: next(told))
     limits.of_cpu_count(notes, replace(instance(Burns({"cpu_ns": 600, "wall_ns": 300})), counts_cpu_time=False))
@@ -382,8 +429,10 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
         there = instance(agent, disk_bytes=4 * MIB, pids=20)
         limits.of_disk_limit(notes, there)
         limits.of_pids_limit(notes, there)
+        limits.of_cpu_count(notes, there)
         assert Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() == ""
-    assert [(check.passed, check.detail) for check in notes.checks] == [
+    assert not notes.checks[-1].passed, "others may use the CPUs: then it is not told"
+    assert [(check.passed, check.detail) for check in notes.checks[:-1]] == [
         (False, "5 MiB asked for, 5 MiB got: nothing was refused"),
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]

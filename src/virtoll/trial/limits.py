@@ -6,7 +6,9 @@ import errno
 import math
 import os
 import sys
+from collections.abc import Set
 from dataclasses import replace
+from pathlib import Path
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, HostError
@@ -23,6 +25,8 @@ from virtoll.units import format_bytes
 Proved = set[tuple[str, Limits, str]]  # arms, by their labels, with the limits that bite there, in an image (digest)
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
+# Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
+_ROOM_CPUS = 0.5
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
@@ -87,12 +91,18 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
 
 
 def of_cpu_count(notes: Notes, instance: Instance) -> None:
-    """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
+    """Busy threads inside, about twice as many as vCPUs, get no more CPU time than the limit while the host has more.
+
+    What others use, or a hypervisor takes, keeps an instance without a limit from more as well.
+    """
     vcpus = instance.limits.vcpus
     name = _CPU
+    cpus = os.sched_getaffinity(0)
+    threads = min(2 * vcpus + 1, len(cpus))  # more get no more, and are refused where [limits] pids is small
+    idle_ns = _idle_ns(cpus)
     before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
-        burnt = instance.agent.burn(vcpus + 1, 300)
+        burnt = instance.agent.burn(threads, 300)
     except StreamError:
         raise
     except AgentError as error:
@@ -105,9 +115,22 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
             notes.check(name, None, "neither the instance nor the host tells the CPU time that was used")
             return
         used_ns, whose = after_ns - before_ns, ", as the host counts"
-    got = used_ns / burnt["wall_ns"]
-    # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
-    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU{whose}")
+    got, left = used_ns / burnt["wall_ns"], (_idle_ns(cpus) - idle_ns) / burnt["wall_ns"]
+    detail = f"{threads} busy threads got {got:.2f} CPU{whose}"
+    if got > vcpus + _ROOM_CPUS:
+        notes.check(name, False, detail)
+    elif left < _ROOM_CPUS:
+        notes.check(name, None, f"{detail}, and {left:.2f} more were to be had: others' work is no limit")
+    else:
+        notes.check(name, True, detail)
+
+
+def _idle_ns(cpus: Set[int]) -> int:
+    """For how long these CPUs of the host's have stood idle since it began (proc_stat(5): idle and iowait)."""
+    names = {f"cpu{cpu}" for cpu in cpus}
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    ticks = sum(int(line[4]) + int(line[5]) for line in lines if line[0] in names)
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def _counted_by_host_ns(instance: Instance) -> int | None:
