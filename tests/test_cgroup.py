@@ -114,6 +114,15 @@ def test_what_a_group_holds_is_what_cannot_be_given_back(tmp_path: Path, version
     assert group.held_bytes() == 35
 
 
+def test_how_many_tasks_a_group_has(tmp_path: Path) -> None:
+    group = Cgroup("a", Hierarchies(2, {"pids": tmp_path}))
+    assert group.tasks() == 0, "it is not there"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/pids.current").write_text("23\n")
+    assert group.tasks() == 23
+    assert Cgroup("a", Hierarchies(1, {"memory": tmp_path})).tasks() == 0, "nobody counts"
+
+
 def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_further(tmp_path: Path) -> None:
     """A plain tree instead of cgroupfs: what is written where is what the kernel would be told."""
     controllers = ("cpu", "cpuset", "memory", "pids", "io")

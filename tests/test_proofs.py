@@ -17,6 +17,7 @@ from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Site
 from virtoll.monitor import Watched
@@ -34,11 +35,20 @@ MIB = 1024**2
 
 
 class Gets:
-    """Answers each question for disk or processes with what it was given; an exception is raised."""
+    """Answers each question for disk or processes with what it was given; an exception is raised. ``held``: the tasks
+    that a guest's kernel counts in it.
+    """
 
-    def __init__(self, answer: Got | AgentError) -> None:
+    def __init__(self, answer: Got | AgentError, held: bytes = b"") -> None:
         self.answer = answer
+        self.held = held
         self.asked: list[int] = []
+
+    def get(self, path: str) -> bytes:
+        assert path == "/sys/fs/cgroup/instance/pids.current"
+        if not self.held:
+            raise AgentError("no such file", where="agent")
+        return self.held
 
     def processes(self, count: int) -> Got:
         self.asked.append(count)
@@ -117,6 +127,34 @@ def test_the_limit_of_processes(notes: Notes, answer: Got | AgentError, passed: 
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
     assert agent.asked == [10]
+
+
+@pytest.mark.parametrize(
+    ("got", "held", "passed"),
+    [
+        (10, b"", None),  # by a ulimit, or what else the host has
+        (3600, b"", None),
+        (3700, b"", True),  # some come and go
+        (2090, b"2006\n", True),  # a service has the others
+        (2090, b"no number", None),
+    ],
+)
+def test_a_refusal_long_before_the_limit_of_processes_is_somebody_elses(
+    notes: Notes, got: int, held: bytes, passed: bool | None
+) -> None:
+    limits.of_pids_limit(notes, instance(Gets(Got(got, errno.EAGAIN), held), pids=4096))
+    assert outcome(notes)[0] is passed
+    assert ("something else" in outcome(notes)[1]) is (passed is None)
+
+
+@pytest.mark.parametrize(("each", "passed"), [(1, True), (HOSTS_TASKS_EACH, None), (0, None)])
+def test_what_a_service_has_counts_as_the_host_sees_it(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, each: int, passed: bool | None
+) -> None:
+    """Of a container its own tasks; of gVisor several for each; of a virtual machine's the host sees none."""
+    monkeypatch.setattr(Cgroup, "tasks", lambda _: 300)
+    limits.of_pids_limit(notes, replace(instance(Gets(Got(200, errno.EAGAIN)), pids=512), hosts_tasks_each=each))
+    assert outcome(notes)[0] is passed
 
 
 class Allocates:

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use virtoll_wire::protocol::Guest;
 
@@ -12,7 +13,10 @@ use crate::rtnetlink;
 
 const GROUPS: &str = "/sys/fs/cgroup";
 const GROUP: &str = "/sys/fs/cgroup/instance";
-const MOST_TASKS: &str = "/proc/sys/kernel/threads-max";
+const KERNEL: &str = "/proc/sys/kernel";
+const LOAD: &str = "/proc/loadavg";
+const MOST_NUMBERS: u64 = 1 << 22; // of tasks, that a kernel gives (PID_MAX_LIMIT)
+const RESERVED_NUMBERS: u64 = 300; // those below are given once, to whoever comes first (RESERVED_PIDS)
 
 /// Configure this machine. Only its own first process may: the same program watches instances from the host.
 pub fn configure(guest: &Guest) -> Outcome {
@@ -34,20 +38,34 @@ pub fn configure(guest: &Guest) -> Outcome {
 /// A guest has no host that could limit its processes: a control group of its own kernel does, as the host's does with
 /// a container's. The kernel's threads, which come and go, are not in it; there must be room for both.
 fn limit_processes(pids: u64) -> Result<(), Halt> {
-    tried("make room for processes", MOST_TASKS, || {
-        let room =
-            tasks(&fs::read_to_string("/proc/loadavg")?)?.saturating_add(pids.saturating_mul(2));
-        match fs::read_to_string(MOST_TASKS)?.trim().parse::<u64>() {
-            Ok(most) if most >= room => Ok(()),
-            _ => fs::write(MOST_TASKS, room.to_string()),
-        }
+    let already = tried("count the tasks", LOAD, || {
+        tasks(&fs::read_to_string(LOAD)?)
     })?;
+    let room = already.saturating_add(pids.saturating_mul(2));
+    make_room(Path::new(KERNEL), room)?;
     tried("limit the processes", GROUP, || {
         fs::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids")?;
         fs::create_dir_all(GROUP)?;
         fs::write(format!("{GROUP}/pids.max"), pids.to_string())?;
         fs::write(format!("{GROUP}/cgroup.procs"), "1")
     })
+}
+
+/// For so many tasks, each with a number; what there is room for already is not taken away.
+fn make_room(kernel: &Path, tasks: u64) -> Result<(), Halt> {
+    for (name, spare) in [("threads-max", 0), ("pid_max", RESERVED_NUMBERS)] {
+        let file = kernel.join(name);
+        let room = tasks.saturating_add(spare).min(MOST_NUMBERS);
+        tried(
+            "make room for processes",
+            &file.to_string_lossy(),
+            || match fs::read_to_string(&file)?.trim().parse::<u64>() {
+                Ok(most) if most >= room => Ok(()),
+                _ => fs::write(&file, room.to_string()),
+            },
+        )?;
+    }
+    Ok(())
 }
 
 /// How many tasks there are: `RUNNING/ALL`, the fourth field of /proc/loadavg.
@@ -83,7 +101,7 @@ fn ipv4(text: &str) -> Result<Ipv4Addr, Halt> {
         .or_else(|_| failed("not an address of IPv4", text, "write it as 198.18.3.10"))
 }
 
-fn tried(what: &str, place: &str, attempt: impl FnOnce() -> io::Result<()>) -> Result<(), Halt> {
+fn tried<T>(what: &str, place: &str, attempt: impl FnOnce() -> io::Result<T>) -> Result<T, Halt> {
     attempt().or_else(|error| {
         let remedy =
             "see that the guest's kernel has a driver for the device, control groups and IPv4";
@@ -94,6 +112,27 @@ fn tried(what: &str, place: &str, attempt: impl FnOnce() -> io::Result<()>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use virtoll_probe::names::unique;
+
+    #[test]
+    fn there_is_room_for_many_processes() {
+        let kernel = std::env::temp_dir().join(unique("virtoll-kernel"));
+        fs::create_dir(&kernel).unwrap();
+        fs::write(kernel.join("threads-max"), "3000\n").unwrap();
+        fs::write(kernel.join("pid_max"), "32768\n").unwrap();
+        for (tasks, threads_max, pid_max) in [
+            (1_100, "3000", "32768"),
+            (40_000, "40000", "40300"),
+            (20_000, "40000", "40300"), // never lowered
+            (1 << 40, "4194304", "4194304"),
+        ] {
+            assert!(make_room(&kernel, tasks).is_ok());
+            let told = |name: &str| fs::read_to_string(kernel.join(name)).unwrap();
+            assert_eq!(told("threads-max").trim(), threads_max);
+            assert_eq!(told("pid_max").trim(), pid_max);
+        }
+        fs::remove_dir_all(&kernel).unwrap();
+    }
 
     #[test]
     fn tasks_of_a_kernel() {

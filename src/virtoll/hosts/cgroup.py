@@ -162,6 +162,13 @@ class Cgroup:
         except (OSError, ValueError):
             return 0
 
+    def tasks(self) -> int:
+        """How many processes and threads are in it and below. 0 where the kernel does not tell."""
+        try:
+            return int((self.directory("pids") / "pids.current").read_text(encoding="utf-8"))
+        except (HostError, OSError, ValueError):
+            return 0
+
     def add(self, pid: int) -> None:
         """Move a running process in."""
         for path in self.procs:

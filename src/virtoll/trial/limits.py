@@ -30,6 +30,7 @@ _ROOM_CPUS = 0.5
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
+_GUESTS_TASKS = "/sys/fs/cgroup/instance/pids.current"  # inside: the group of rust/agent/src/guest.rs
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
 
@@ -159,6 +160,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     if end := _hosts_own_end(instance, tasks=asked * instance.hosts_tasks_each):
         notes.check(name, None, f"not tried: {end}; give less in [limits] pids")
         return
+    held = _tasks(instance)
     try:
         got = instance.agent.processes(asked)
     except AgentError as error:
@@ -166,9 +168,29 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
             has_ended(instance)  # which may come a moment after its stream's end, and is asked for next
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    # Refused for want of anything else, it is no proof that their number is limited.
-    refused = None if got.errno not in (None, errno.EAGAIN) else got.amount < asked and got.errno is not None
-    notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
+    detail = f"{asked} processes asked for, {got.amount} got: {_refusal(got)}"
+    if got.errno not in (None, errno.EAGAIN):  # for want of anything else: no proof that their number is limited
+        notes.check(name, None, detail)
+    elif got.errno is not None and got.amount + held < _nearly(instance.limits.pids):
+        far = f"with {held} that were there, that is far below the limit of {instance.limits.pids}"
+        notes.check(name, None, f"{detail}; {far}: something else refused (ulimit -u, kernel.pid_max, a group above?)")
+    else:
+        notes.check(name, got.amount < asked and got.errno is not None, detail)
+
+
+def _nearly(pids: int) -> float:
+    """How many tasks a limit of processes lets there be at least, of which some come and go."""
+    return min(0.9 * pids, pids - 16)
+
+
+def _tasks(instance: Instance) -> int:
+    """How many processes and threads it has, as its guest's kernel counts them, or the host's; 0 where neither does."""
+    try:
+        return int(instance.agent.get(_GUESTS_TASKS))
+    except (AgentError, ValueError):
+        payload = instance.accounting.parts.get("payload", instance.accounting.cgroup)
+        each = instance.hosts_tasks_each
+        return Cgroup(payload, hierarchies()).tasks() // each if each else 0
 
 
 def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0) -> str:
