@@ -11,10 +11,13 @@ use crate::facts;
 /// Those of device-mapper (LVM, dm-crypt) hand each bio on as a copy to the devices that they stand on, and the kernel
 /// books both to the group. Those that hand on requests (multipath, which has queues of its own) are booked alone. What
 /// dm-crypt writes is a bio of its own, of a kernel thread: below it is booked to the root group. Loop devices ask their file
-/// in the name of who asked them, since Linux 5.14; through the page cache, unless they were told not to (`dio`).
+/// in the name of who asked them, since Linux 5.14; through the page cache, unless they were told not to (`dio`). Arrays of
+/// software RAID (md) hand on copies where they mirror, stripes (RAID 0) since Linux 5.14, appended disks (linear) since 6.6:
+/// before, the bio itself goes down, and its bytes are booked but once. With parity they hand on what is read; what they
+/// write is a kernel thread's.
 pub struct Devices {
     root: PathBuf,
-    loops_hand_on: bool,
+    kernel: (u32, u32), // its release: 5.14
     known: HashMap<String, HandsOn>,
 }
 
@@ -32,7 +35,7 @@ impl Default for Devices {
     fn default() -> Devices {
         Devices {
             root: "/sys/dev/block".into(),
-            loops_hand_on: since_5_14(&facts::kernel()),
+            kernel: release(&facts::kernel()),
             known: HashMap::new(),
         }
     }
@@ -74,7 +77,7 @@ impl Devices {
         let there = self.root.join(number);
         let hands_on = match there.join("loop/backing_file").exists() {
             true => self.of_a_loop(&there),
-            false => of_a_mapping(&there),
+            false => self.of_a_mapping(&there),
         };
         self.known.insert(number.to_owned(), hands_on);
         hands_on
@@ -83,33 +86,48 @@ impl Devices {
     fn of_a_loop(&self, there: &Path) -> HandsOn {
         let is_direct =
             || fs::read(there.join("loop/dio")).is_ok_and(|told| told.starts_with(b"1"));
-        match self.loops_hand_on {
+        match self.kernel >= (5, 14) {
             false => HandsOn::Nothing,
             true if is_direct() => HandsOn::All,
             true => HandsOn::Cached,
         }
     }
-}
 
-/// Of device-mapper; of any other nothing.
-fn of_a_mapping(there: &Path) -> HandsOn {
-    let stands_on_others = there.join("dm").exists()
-        && !there.join("mq").exists()
-        && fs::read_dir(there.join("slaves")).is_ok_and(|mut under| under.next().is_some());
-    let is_crypt = || fs::read(there.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"CRYPT-"));
-    match stands_on_others {
-        false => HandsOn::Nothing,
-        true if is_crypt() => HandsOn::Reads,
-        true => HandsOn::All,
+    /// Of device-mapper, or of software RAID; of any other nothing.
+    fn of_a_mapping(&self, there: &Path) -> HandsOn {
+        let under = fs::read_dir(there.join("slaves"));
+        if !under.is_ok_and(|mut under| under.next().is_some()) {
+            return HandsOn::Nothing;
+        }
+        if there.join("dm").exists() {
+            return of_device_mapper(there);
+        }
+        let level = fs::read_to_string(there.join("md/level")).unwrap_or_default();
+        match level.trim_end() {
+            "raid1" | "raid10" => HandsOn::All,
+            "raid0" if self.kernel >= (5, 14) => HandsOn::All,
+            "linear" if self.kernel >= (6, 6) => HandsOn::All,
+            "raid4" | "raid5" | "raid6" => HandsOn::Reads,
+            _ => HandsOn::Nothing,
+        }
     }
 }
 
-/// Whether a kernel of this release is Linux 5.14, or later.
-fn since_5_14(release: &str) -> bool {
-    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+fn of_device_mapper(there: &Path) -> HandsOn {
+    let is_crypt = || fs::read(there.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"CRYPT-"));
+    match there.join("mq").exists() {
+        true => HandsOn::Nothing,
+        false if is_crypt() => HandsOn::Reads,
+        false => HandsOn::All,
+    }
+}
+
+/// The first two numbers of a kernel's release, `5.14.0-503.el9`; 0.0 where it has none.
+fn release(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(['.', '-']).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 14),
-        _ => false,
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => (0, 0),
     }
 }
 
@@ -165,13 +183,26 @@ mod tests {
             "253:4/slaves/sdc", // LUKS
             "253:5/dm",
             "253:5/slaves/dm-4", // LVM on LUKS
+            "9:10/slaves",       // an array without members
         ] {
             fs::create_dir_all(root.join(made)).unwrap();
+        }
+        for (number, level) in [
+            ("9:1", "raid1"),
+            ("9:2", "raid5"),
+            ("9:3", "raid0"),
+            ("9:4", "linear"),
+            ("9:5", "inactive"),
+        ] {
+            fs::create_dir_all(root.join(number).join("md")).unwrap();
+            fs::create_dir_all(root.join(number).join("slaves/sda")).unwrap();
+            fs::write(root.join(number).join("md/level"), format!("{level}\n")).unwrap();
         }
         fs::write(root.join("253:4/dm/uuid"), "CRYPT-LUKS2-x\n").unwrap();
         fs::write(root.join("253:5/dm/uuid"), "LVM-x\n").unwrap();
         let mut devices = Devices {
             root: root.clone(),
+            kernel: (6, 12),
             ..Devices::default()
         };
         let v2 = "8:0 rbytes=4096 wbytes=8192\n253:0 rbytes=4096 wbytes=8192\n253:1 rbytes=1 wbytes=2\n253:2 rbytes=3\n";
@@ -186,6 +217,14 @@ mod tests {
             (
                 "253:5 Write 6\n253:4 Read 5\n253:4 Write 6\n253:4 Total 11\n",
                 "253:4 Write 6\n253:4 Total 11\n".to_owned(),
+            ),
+            (
+                "9:1 rbytes=5 wbytes=6\n9:2 rbytes=5 wbytes=6\n9:3 rbytes=5\n9:4 rbytes=5\n9:5 rbytes=5\n9:10 rbytes=5\n",
+                "9:2 wbytes=6\n9:5 rbytes=5\n9:10 rbytes=5\n".to_owned(),
+            ),
+            (
+                "9:1 Read 5\n9:2 Read 5\n9:2 Write 6\n",
+                "9:2 Write 6\n".to_owned(),
             ),
             ("9:0 Read 1", "9:0 Read 1".to_owned()),
             ("../x Read 1\n", "../x Read 1\n".to_owned()),
@@ -216,15 +255,14 @@ mod tests {
             // What the page cache is to write is booked to nobody there.
             (v1, "7:0 Write 2\n8:0 Read 2\n8:0 Write 2\n"),
         ] {
-            for loops_hand_on in [true, false] {
+            for (kernel, kept) in [((5, 14), kept), ((5, 13), text)] {
                 let mut devices = Devices {
                     root: root.clone(),
-                    loops_hand_on,
+                    kernel,
                     ..Devices::default()
                 };
                 let mut bytes = text.as_bytes().to_vec();
                 devices.booked_once(&mut bytes);
-                let kept = if loops_hand_on { kept } else { text };
                 assert_eq!(String::from_utf8(bytes).unwrap(), kept);
             }
         }
@@ -232,12 +270,40 @@ mod tests {
     }
 
     #[test]
-    fn loops_hand_on_whose_io_it_is_since_linux_5_14() {
-        for release in ["5.14.0-503.el9", "5.15.0-1-generic", "6.1.0", "10.0"] {
-            assert!(since_5_14(release), "{release}");
+    fn what_older_kernels_remap_is_booked_at_the_array_alone() {
+        let root = std::env::temp_dir().join(unique("virtoll-arrays"));
+        for (number, level) in [("9:0", "raid0\n"), ("9:1", "raid1\n"), ("9:9", "linear\n")] {
+            fs::create_dir_all(root.join(number).join("md")).unwrap();
+            fs::create_dir_all(root.join(number).join("slaves/sda")).unwrap();
+            fs::write(root.join(number).join("md/level"), level).unwrap();
         }
-        for release in ["5.13.19", "5.4.0-1-generic", "4.19.0", "", "x.y"] {
-            assert!(!since_5_14(release), "{release}");
+        for (kernel, kept) in [
+            ((5, 10), "9:0 rbytes=1\n9:9 rbytes=1\n"),
+            ((5, 14), "9:9 rbytes=1\n"),
+            ((6, 6), ""),
+        ] {
+            let mut devices = Devices {
+                root: root.clone(),
+                kernel,
+                ..Devices::default()
+            };
+            let mut bytes = b"9:0 rbytes=1\n9:1 rbytes=1\n9:9 rbytes=1\n".to_vec();
+            devices.booked_once(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), kept);
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn releases_of_kernels() {
+        for (text, numbers) in [
+            ("5.14.0-503.el9", (5, 14)),
+            ("5.4.0-1-generic", (5, 4)),
+            ("10.0", (10, 0)),
+            ("", (0, 0)),
+            ("x.y", (0, 0)),
+        ] {
+            assert_eq!(release(text), numbers, "{text}");
         }
     }
 }
