@@ -581,7 +581,28 @@ def test_a_mount_that_resists_is_told(host: LocalHost, monkeypatch: pytest.Monke
         RESOURCES["mount"].remove(host, "/layer")
 
 
-def _not_mounted(argv: list[str], *, check: bool = True) -> Completed:
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_disk_that_has_much_to_write_first_is_unmounted(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """Gigabytes that a slow disk has not yet: minutes. ``busy``: it goes lazily."""
+    mounted = ["/layer"]
+
+    def run(argv: list[str], *, timeout_s: float = 60.0, check: bool = True) -> Completed:
+        if timeout_s < 500:
+            raise CommandError(f"no end within {timeout_s:g} s: {' '.join(argv)}")
+        if busy and "--lazy" not in argv:
+            return Completed(tuple(argv), 32, b"", b"target is busy")
+        mounted.remove(argv[-1])
+        return Completed(tuple(argv), 0, b"", b"")
+
+    monkeypatch.setattr(host, "read", lambda _path: _mountinfo(*map(os.fsencode, mounted)))
+    monkeypatch.setattr(host, "run", run)
+    RESOURCES["mount"].remove(host, "/layer")
+    assert mounted == []
+
+
+def _not_mounted(argv: list[str], *, timeout_s: float = 60.0, check: bool = True) -> Completed:
     if check:
         raise CommandError("umount: /layer: not mounted")
     return Completed(tuple(argv), 32, b"", b"not mounted")

@@ -23,6 +23,7 @@ from virtoll.hosts.namespaces import unmount_if_empty
 from virtoll.hosts.xen import destroy_domain, domain_exists
 
 _NETNS_GRACE_S = 10.0
+_DISK_S = 600.0  # a slow disk may have gigabytes to write before it can be unmounted, or to free
 
 
 def _remove_netns(host: Host, name: str) -> None:
@@ -69,10 +70,10 @@ def _remove_mount(host: Host, path: str) -> None:
     go by itself meanwhile: a killed run's own `umount` is still under way.
     """
     while path in _mount_points(host):
-        if host.run(["umount", "--recursive", "--", path], check=False).returncode == 0:
+        if host.run(["umount", "--recursive", "--", path], timeout_s=_DISK_S, check=False).returncode == 0:
             continue
         try:
-            host.run(["umount", "--recursive", "--lazy", "--", path])
+            host.run(["umount", "--recursive", "--lazy", "--", path], timeout_s=_DISK_S)
         except CommandError:
             if path in _mount_points(host):
                 raise
@@ -84,7 +85,7 @@ def _mount_points(host: Host) -> set[str]:
 
 def _remove_directory(host: Host, path: str) -> None:
     # --one-file-system: a mount that is still inside is never descended into.
-    host.run(["rm", "-rf", "--one-file-system", "--", path], timeout_s=600)
+    host.run(["rm", "-rf", "--one-file-system", "--", path], timeout_s=_DISK_S)
 
 
 def _remove_if_empty(host: Host, path: str) -> None:
