@@ -116,9 +116,9 @@ def test_the_limits_are_proved(instance: tuple[Place, Instance], tmp_path: Path)
     """Comes last: the memory's limit may take something with it."""
     notes = Notes(tmp_path, lambda _phase: None)
     proved = limits.of_limits(notes, instance[1])
-    cpu, *others = notes.checks
+    cpu, *others = notes.checks  # in the order in which they are tried
     assert all(check.passed for check in others), [(check.name, check.detail) for check in others]
-    assert cpu.passed is (True if proved else None), f"{cpu.detail}; a machine at work proves none"
+    assert cpu.passed is (True if cpu.name in proved else None), f"{cpu.detail}; a machine at work proves none"
     assert len(notes.checks) == 4
     for check in notes.checks:
         print(instance[1].platform, check.name, check.detail)

@@ -227,11 +227,11 @@ class Stage:
 
     # -- and the experiment itself
 
-    def of_limits(self, notes: Notes, _instance: Any) -> bool:
+    def of_limits(self, notes: Notes, _instance: Any, _known: Any) -> frozenset[str]:
         """In the place of `limits.of_limits`."""
         self.log.append("limits")
         notes.check("the limits", True, "")
-        return True
+        return limits.ALL
 
     def audit(self, *_: Any) -> None:
         """In the place of `audit.first`."""
@@ -809,9 +809,9 @@ def test_while_a_limit_does_not_bite_each_neighbours_trial_is_invalid(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Unlimited(Stage):
-        def of_limits(self, notes: Notes, _instance: Any) -> bool:
+        def of_limits(self, notes: Notes, _instance: Any, _known: Any) -> frozenset[str]:
             notes.check("the limits", False, "")
-            return False
+            return frozenset()
 
     trials = Unlimited(watched(WELL), **SHARED).perform(monkeypatch, tmp_path, trials=3)
     assert [broken(notes) for notes in trials] == [{"the limits"}] * 3

@@ -180,9 +180,9 @@ class Doubles:
     def is_running(self) -> bool:
         return self.lives
 
-    def of_limits(self, *_: Any) -> bool:
+    def of_limits(self, *_: Any) -> frozenset[str]:
         self.log.append("limits")
-        return True
+        return limits.ALL
 
     def client(self, _name: str, *, of: Any = None) -> None:
         return None
@@ -273,7 +273,7 @@ def test_while_a_limit_does_not_bite_every_trial_of_the_arm_tries_again(
 ) -> None:
     doubles = Doubles(monkeypatch)
     with one_arm() as (study, trials):
-        monkeypatch.setattr(limits, "of_limits", lambda *_: False)
+        monkeypatch.setattr(limits, "of_limits", lambda *_: set())
         list(perform(doubles, study, trials[:3], tmp_path))
     assert doubles.log.count("another") == 3
 

@@ -25,7 +25,7 @@ from virtoll.monitor.meters import Row
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import ALL_THERE, Events, Measured, Window, all_events
+from virtoll.record.model import ALL_THERE, Arm, Events, Measured, PlannedTrial, Window, all_events
 from virtoll.study.limits import Limits
 from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
@@ -247,14 +247,32 @@ def test_a_broken_stream_proves_the_memory_limit_only_with_the_instances_end(
     assert outcome(notes)[0] is passed
 
 
-@pytest.mark.parametrize(("passed", "proved"), [(True, True), (False, False), (None, False)])
-def test_limits_are_proved_when_each_was_tried_and_bit(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, passed: bool | None, proved: bool
+@pytest.mark.parametrize("passed", [True, False, None])
+def test_a_limit_that_was_tried_and_did_not_bite_is_tried_again_alone(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, passed: bool | None
 ) -> None:
+    """A machine at work proves no CPU limit, and each trial filled disk and memory again for that."""
     for name in ("of_cpu_count", "of_disk_limit", "of_memory_limit"):
-        monkeypatch.setattr(limits, name, lambda notes, _: notes.check("one", True, ""))
-    monkeypatch.setattr(limits, "of_pids_limit", lambda notes, _: notes.check("another", passed, ""))
-    assert limits.of_limits(notes, instance(None)) is proved
+        monkeypatch.setattr(limits, name, lambda notes, _, name=name: notes.check(NAMES[name], True, ""))
+    monkeypatch.setattr(limits, "of_pids_limit", lambda notes, _: notes.check(NAMES["of_pids_limit"], passed, ""))
+    proved: limits.Proved = {}
+    there, planned = instance(None), PlannedTrial(id="b01-t0001", block=1, position=1, arm=ARM, condition={})
+    for _ in range(2):
+        limits.prove_on(proved, there, planned, notes)
+    again = [] if passed else ["the limit of processes bites"]
+    assert [check.name for check in notes.checks] == [*limits.ORDER, *again]
+
+
+NAMES = dict(zip(("of_cpu_count", "of_disk_limit", "of_pids_limit", "of_memory_limit"), limits.ORDER, strict=True))
+ARM = Arm(label="native+host", platform="native", network="host")
+
+
+@pytest.mark.parametrize(("ns", "passed"), [(600, True), (800, False)])
+def test_a_limit_of_all_cpus_is_kept_by_the_machine(notes: Notes, idle: Idle, ns: int, passed: bool) -> None:
+    idle(0.0, 2)
+    of_both = replace(instance(Burns({"cpu_ns": ns, "wall_ns": 300})), limits=Limits(vcpus=2))
+    limits.of_cpu_count(notes, of_both)
+    assert outcome(notes)[0] is passed
 
 
 def test_the_end_of_an_instance_is_no_proof_of_a_limit_that_was_tried_later(
@@ -263,7 +281,7 @@ def test_the_end_of_an_instance_is_no_proof_of_a_limit_that_was_tried_later(
     for name in ("of_cpu_count", "of_disk_limit"):
         monkeypatch.setattr(limits, name, lambda notes, _: notes.check("one", True, ""))
     ended = Gets(StreamError("the stream has ended", where="agent"))
-    assert not limits.of_limits(notes, instance(ended, lives=False))
+    assert limits.of_limits(notes, instance(ended, lives=False)) == {"one"}
     assert [check.passed for check in notes.checks[-2:]] == [None, None]
     assert notes.checks[-1].detail == "could not be tried: the instance has ended before"
 

@@ -68,7 +68,7 @@ class Known:
     """What is known of a run before a trial, and what its trials have told those that follow, in whichever lab."""
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
-    limits_proved: limits.Proved = field(default_factory=set)
+    limits_proved: limits.Proved = field(default_factory=dict)
     # By what of a condition decides what should run (`Audit.levels`), in words: an arm, and what really ran there.
     runs: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     audited: set[str] = field(default_factory=set)

@@ -22,7 +22,8 @@ from virtoll.trial.proofs import has_ended
 from virtoll.trial.watchdog import danger, look
 from virtoll.units import format_bytes
 
-Proved = set[tuple[str, Limits, str]]  # arms, by their labels, with the limits that bite there, in an image (digest)
+# Of arms, by their labels, with these limits in an image (digest): which of them bite.
+Proved = dict[tuple[str, Limits, str], set[str]]
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
@@ -30,6 +31,8 @@ _ROOM_CPUS = 0.5
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
+ORDER = (_CPU, _DISK, _PIDS, _MEMORY)  # in which they are tried: what has no memory left may have ended
+ALL = frozenset(ORDER)
 _GUESTS_TASKS = "/sys/fs/cgroup/instance/pids.current"  # inside: the group of rust/agent/src/guest.rs
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
@@ -37,24 +40,23 @@ _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes) -> None:
     """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
 
-    While one limit does not bite, each of the arm's trials tries again, and is invalid.
+    While one limit does not bite, each of the arm's trials tries that again, and is invalid.
     """
-    key = _key(trial, place.instance)
+    known = proved.setdefault(_key(trial, place.instance), set())
     if is_elsewhere(place.instance):
         _of_no_limits(notes)
-    elif key not in proved:
+    elif not known >= ALL:
         with place.another(1) as instance:
-            if of_limits(notes, instance):
-                proved.add(key)
+            known |= of_limits(notes, instance, known)
 
 
 def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
     """When the measuring is over, on an instance that ends with its trial and lives."""
-    key = _key(trial, instance)
+    known = proved.setdefault(_key(trial, instance), set())
     if is_elsewhere(instance):
         _of_no_limits(notes)
-    elif key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
-        proved.add(key)
+    elif not known >= ALL and notes.outcome in (None, "answered"):
+        known |= of_limits(notes, instance, known)
 
 
 def _key(trial: PlannedTrial, instance: Instance) -> tuple[str, Limits, str]:
@@ -73,22 +75,22 @@ def note_kernel_counts(notes: Notes, instance: Instance) -> None:
 
 def _of_no_limits(notes: Notes) -> None:
     """What is not limited from here is not tried either: all of that machine would be taken, which is the user's."""
-    for name in (_CPU, _DISK, _PIDS, _MEMORY):
+    for name in ORDER:
         notes.check(name, None, f"not tried: {NOT_LIMITED}")
 
 
-def of_limits(notes: Notes, instance: Instance) -> bool:
-    """The limits bite, which costs seconds to prove; false where one does not, or could not be tried."""
+def of_limits(notes: Notes, instance: Instance, known: Set[str] = frozenset()) -> set[str]:
+    """Which limits bite, but for those that are known to: each costs up to seconds to prove."""
     before = len(notes.checks)
+    tries = {_CPU: of_cpu_count, _DISK: of_disk_limit, _PIDS: of_pids_limit, _MEMORY: of_memory_limit}
     with notes.phase("prove"):
-        of_cpu_count(notes, instance)
-        of_disk_limit(notes, instance)
-        of_pids_limit(notes, instance)
-        if instance.is_running():
-            of_memory_limit(notes, instance)
-        else:  # its end would be taken for that of who asked for too much memory
-            notes.check(_MEMORY, None, "could not be tried: the instance has ended before")
-    return all(check.passed for check in notes.checks[before:])
+        for name in (name for name in ORDER if name not in known):
+            # Its end would be taken for that of who asked for too much memory.
+            if name == _MEMORY and not instance.is_running():
+                notes.check(_MEMORY, None, "could not be tried: the instance has ended before")
+            else:
+                tries[name](notes, instance)
+    return {check.name for check in notes.checks[before:] if check.passed}
 
 
 def of_cpu_count(notes: Notes, instance: Instance) -> None:
@@ -120,6 +122,8 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     detail = f"{threads} busy threads got {got:.2f} CPU{whose}"
     if got > vcpus + _ROOM_CPUS:
         notes.check(name, False, detail)
+    elif vcpus >= len(cpus):
+        notes.check(name, True, f"{detail}, and the host has no more")
     elif left < _ROOM_CPUS:
         notes.check(name, None, f"{detail}, and {left:.2f} more were to be had: others' work is no limit")
     else:
