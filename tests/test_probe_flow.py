@@ -180,6 +180,22 @@ def test_a_slice_that_was_to_send_nothing_is_in_no_mean() -> None:
     assert Flow()._values(told, rates, 1)["throughput_mbit_per_s"] == 36.0
 
 
+def test_fairness_is_of_what_was_due_in_the_window() -> None:
+    """At 10 kbit/s, 1.2 datagrams a second are one in most windows and two in others: each got all of its own."""
+    whole = {"throughput_mbit_per_s": 20.0, "intended_mbit_per_s": 20.0}
+    one, two = ({"throughput_mbit_per_s": rate, "intended_mbit_per_s": rate} for rate in (0.008192, 0.016384))
+    told = [told_of([whole] * 3, 0), told_of([one, two, {**two, "throughput_mbit_per_s": 0.008192}], 1)]
+    rates = [(each.slice, [rate] * 3) for each, rate in zip(told, (20_000_000, 10_000), strict=True)]
+    fairness = [Flow()._values(told, rates, window)["fairness"] for window in range(3)]
+    assert fairness == pytest.approx([1.0, 1.0, jain([1.0, 0.5])])
+
+
+def test_two_flows_of_which_a_window_holds_no_whole_number_offer_no_more(place: Place) -> None:
+    settings = FlowSettings(**BRIEF, rate_bit_per_s=1_000_000, other_rate_bit_per_s=100_000)
+    result = passed(Flow(settings), place)
+    assert sum(window.work for window in result.windows) <= 49 + 5  # 0.4 s, at 122.07 and 12.2 datagrams a second
+
+
 def test_an_idle_slice_has_no_values(place: Place) -> None:
     result = passed(Flow(FlowSettings(**BRIEF, other_rate_bit_per_s=0)), place)
     assert not any(key.startswith("slice2") or key == "fairness" for key in result.windows[0].values)
@@ -235,6 +251,9 @@ def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
         (FlowSettings(packets=20_000, trace=50_000), "fewer arrivals"),
         (FlowSettings(time_ns=10 * 10**9, series_ns=1_000_000), "a longer series"),
         (FlowSettings(windows=1000, time_ns=100_000_000, series_ns=10_000_000), "fewer windows"),
+        (FlowSettings(rate_bit_per_s=10_000), "longer windows"),
+        (FlowSettings(other_rate_bit_per_s=10_000), "longer windows"),
+        (FlowSettings(steps="5 Mbit/s, 0 bit/s, 10 kbit/s"), "longer windows"),
     ],
 )
 def test_what_contradicts_itself_is_refused_beforehand(settings: FlowSettings, told: str) -> None:
@@ -251,6 +270,7 @@ def test_what_contradicts_itself_is_refused_beforehand(settings: FlowSettings, t
         FlowSettings(rate_bit_per_s=None, trace=35_000, other_rate_bit_per_s=0),
         FlowSettings(packets=2, other_rate_bit_per_s=0),
         FlowSettings(windows=100, time_ns=5 * 10**9),
+        FlowSettings(rate_bit_per_s=16_384, other_rate_bit_per_s=0),  # one datagram in each window
     ],
 )
 def test_what_can_be_told_is_not_refused(settings: FlowSettings) -> None:
@@ -280,6 +300,7 @@ def test_pings_take_as_long_as_their_requests() -> None:
         (PingSettings(packets_per_s=1_000_000, time_ns=10 * 10**9), "30500000 requests are above 10000000"),
         (PingSettings(packets_per_s=1_000_000, work=5_000_000), "15500000 requests are above 10000000"),
         (PingSettings(windows=25, time_ns=3600 * 10**9), "24 h"),
+        (PingSettings(packets_per_s=1.0), "less than one"),
     ],
 )
 def test_more_than_the_agent_pings_is_refused_beforehand(settings: PingSettings, told: str) -> None:
@@ -288,6 +309,12 @@ def test_more_than_the_agent_pings_is_refused_beforehand(settings: PingSettings,
     argv = [str(binary("virtoll-agent")), *arguments("ping", settings), "--peer", "127.0.0.1"]
     done = subprocess.run(argv, check=False, capture_output=True)
     assert told.encode() in done.stderr, "and by the agent, for the same reason"
+
+
+def test_requests_are_those_of_one_schedule_through_all_windows() -> None:
+    """Three a second in half a second each: 0 to 5 are due before 2 s, and two in each half would be 8."""
+    assert PingSettings(packets_per_s=3.0).requests == 6
+    assert PingSettings(packets_per_s=3.0, work=2).requests == 2 + 3 * 2
 
 
 def test_as_many_as_the_agent_pings_are_not_refused() -> None:

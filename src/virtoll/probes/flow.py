@@ -33,7 +33,7 @@ _QUANTITIES = {
     "interdeparture_sd_us": Quantity("Variation of the time between departures", "us", None),
 }
 _OWN = ("throughput_mbit_per_s", "throughput_sd_mbit_per_s", "offered_mbit_per_s", "lost_percent", "jitter_us")
-_ROW_BYTES, _WINDOW_BYTES, _REST_BYTES = 26, 540, 16 * 1024  # of a report: a row of a series, a window, all else
+_ROW_BYTES, _WINDOW_BYTES, _REST_BYTES = 26, 590, 16 * 1024  # of a report: a row of a series, a window, all else
 _LEAST_BYTES = 32  # a datagram says which it is; rust/probe/src/flow/wire.rs
 _SLICES = 2
 
@@ -103,6 +103,9 @@ class Flow(Probe):
             problems.append(Problem("steps leave no room for other_rate or packets", where, "leave them out"))
         if settings.rate_bit_per_s is None and (steps or settings.packets is not None):
             problems.append(Problem("steps and packets need a rate", where, 'give it one: rate = "20 Mbit/s"'))
+        sent = [rate for rate in (settings.rate_bit_per_s, settings.other_rate_bit_per_s, *steps) if rate]
+        if settings.packets is None and sent and not problems:
+            problems += sliced.too_sparse(self.name, settings.time_ns, 8 * settings.size_bytes * 1e9 / min(sent))
         if settings.work is not None:
             problems.append(Problem("a flow has no units of work", where, f"write packets = {settings.work}"))
         if settings.protocol == "tcp" and settings.trace:
@@ -176,11 +179,9 @@ class Flow(Probe):
         if len(told) > 1 and 0 not in intended and (None not in intended or not any(intended)):
             # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same; one that
             # goes so beside one of a rate has no share.
+            each_told = [each.result.windows[window].values for each in told]
             values["fairness"] = jain(
-                [
-                    each.result.windows[window].values["throughput_mbit_per_s"] / (rate or 1)
-                    for each, rate in zip(told, intended, strict=True)
-                ]
+                [own["throughput_mbit_per_s"] / (own.get("intended_mbit_per_s") or 1) for own in each_told]
             )
         return values
 

@@ -49,8 +49,9 @@ class PingSettings(Timed):
     @property
     def requests(self) -> int:
         """How many are sent, in the warm-up and in all windows."""
-        warm_up, timed = (math.ceil(ns / 1e9 * self.packets_per_s - 1e-6) for ns in (self.warm_up_ns, self.time_ns))
-        return warm_up + self.windows * (timed if self.work is None else self.work)
+        timed_ns = self.warm_up_ns + (self.windows * self.time_ns if self.work is None else 0)
+        by_time = math.ceil(timed_ns / 1e9 * self.packets_per_s - 1e-6)
+        return by_time + self.windows * (self.work or 0)
 
     @property
     def expected_s(self) -> float:
@@ -77,6 +78,8 @@ class Ping(Probe):
         """No more requests than the agent keeps, and no longer than it sends them."""
         settings = self.settings
         problems = sliced.too_long(self.name, settings.windows_s)
+        if settings.work is None:
+            problems += sliced.too_sparse(self.name, settings.time_ns, 1e9 / settings.packets_per_s)
         if settings.requests > _MOST_REQUESTS:
             what = f"{settings.requests} requests are above {_MOST_REQUESTS}"
             remedy = "choose fewer packets_per_s, fewer windows, or shorter ones"

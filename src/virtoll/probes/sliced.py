@@ -72,6 +72,14 @@ def too_long(name: str, windows_s: float) -> list[Problem]:
     return [Problem(what, f"probe {name}", "choose fewer windows, or shorter ones")]
 
 
+def too_sparse(name: str, time_ns: int, interval_ns: float) -> list[Problem]:
+    """The problem of windows shorter than the time between two packets, which the agent refuses too."""
+    if time_ns >= interval_ns:
+        return []
+    what = f"a window of {format_duration(time_ns)} holds less than one packet, each {format_duration(interval_ns)}"
+    return [Problem(what, f"probe {name}", "choose longer windows, or a higher rate")]
+
+
 def together(name: str, settings: Any, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list[Told]:
     """Run ``virtoll-agent`` with these words in the near instances, each told when to start: all at one time.
 

@@ -11,8 +11,13 @@ pub const MOST_START_NS: u64 = i64::MAX as u64;
 /// How the departures of a segment lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// `count` departures, one each `interval_ns` from the segment's start on.
-    Every { interval_ns: f64, count: u64 },
+    /// `count` departures, one each `interval_ns`; the first is due so many intervals (`wait`, below 1) after the
+    /// segment's start.
+    Every {
+        interval_ns: f64,
+        wait: f64,
+        count: u64,
+    },
     /// As fast as they go.
     Unpaced,
 }
@@ -25,15 +30,45 @@ pub struct Segment {
     pub pace: Pace,
 }
 
+/// What the first segment follows.
+const BEGIN: Segment = Segment {
+    start_ns: 0,
+    end_ns: 0,
+    pace: Pace::Unpaced,
+};
+
 impl Segment {
     /// Departures `interval_ns` apart for `duration_ns`; none when the interval is infinite.
-    fn timed(start_ns: u64, duration_ns: u64, interval_ns: f64) -> Segment {
+    fn timed(start_ns: u64, duration_ns: u64, interval_ns: f64, wait: f64) -> Segment {
         // The last one departs before the end, also where the division is off by its last bit.
-        let count = (duration_ns as f64 / interval_ns - 1e-6).ceil().max(0.0) as u64;
+        let count = (duration_ns as f64 / interval_ns - wait - 1e-6).ceil();
+        let count = count.max(0.0) as u64;
         Segment {
             start_ns,
             end_ns: start_ns + duration_ns,
-            pace: Pace::Every { interval_ns, count },
+            pace: Pace::Every {
+                interval_ns,
+                wait,
+                count,
+            },
+        }
+    }
+
+    /// What follows this one: a schedule goes on where its segments meet, at the same rate or at another. If each began
+    /// anew, each had a departure more than its rate where it holds no whole number of them.
+    fn then(&self, duration_ns: u64, interval_ns: f64) -> Segment {
+        Segment::timed(self.end_ns, duration_ns, interval_ns, self.wait_after())
+    }
+
+    /// How many intervals after its end the next departure is due.
+    fn wait_after(&self) -> f64 {
+        match self.pace {
+            Pace::Every {
+                interval_ns,
+                wait,
+                count,
+            } => (wait + count as f64 - self.duration_ns() as f64 / interval_ns).max(0.0),
+            Pace::Unpaced => 0.0,
         }
     }
 
@@ -52,10 +87,10 @@ impl Segment {
     /// When departure `number` of this segment is due.
     pub fn deadline_ns(&self, number: u64) -> u64 {
         match self.pace {
-            Pace::Every { interval_ns, .. } if number > 0 => {
-                self.start_ns + (number as f64 * interval_ns).round() as u64
-            }
-            _ => self.start_ns,
+            Pace::Every {
+                interval_ns, wait, ..
+            } => self.start_ns + ((wait + number as f64) * interval_ns).round() as u64,
+            Pace::Unpaced => self.start_ns,
         }
     }
 
@@ -63,11 +98,15 @@ impl Segment {
     pub fn due(&self, at_ns: u64, done: u64, most: u64) -> u64 {
         match self.pace {
             Pace::Unpaced => most,
-            Pace::Every { interval_ns, count } => {
+            Pace::Every {
+                interval_ns,
+                wait,
+                count,
+            } => {
                 let passed_ns = at_ns.saturating_sub(self.start_ns) as f64;
                 // By the rounded deadline: what is waited for is due then.
-                let by_now = ((passed_ns + 0.5) / interval_ns).floor() as u64 + 1;
-                by_now.min(count).saturating_sub(done).min(most)
+                let by_now = ((passed_ns + 0.5) / interval_ns - wait).floor() + 1.0;
+                (by_now as u64).min(count).saturating_sub(done).min(most)
             }
         }
     }
@@ -82,16 +121,11 @@ pub fn constant(
     if let Some(interval_ns) = interval_ns {
         within_reach(interval_ns)?;
     }
-    let of = |start_ns, duration_ns| match interval_ns {
-        Some(interval_ns) => Segment::timed(start_ns, duration_ns, interval_ns),
-        None => Segment {
-            start_ns,
-            end_ns: start_ns + duration_ns,
-            pace: Pace::Unpaced,
-        },
-    };
     let duration_ns = match (windows.length, interval_ns) {
-        (Length::Time(time_ns), _) => time_ns,
+        (Length::Time(time_ns), interval_ns) => {
+            holds_one(time_ns, interval_ns.unwrap_or(0.0))?;
+            time_ns
+        }
         (Length::Work(work), Some(interval_ns)) => (work as f64 * interval_ns).round() as u64,
         (Length::Work(_), None) => return Err("--work needs a rate".to_owned()),
     };
@@ -99,14 +133,24 @@ pub fn constant(
         windows.count as usize,
         u128::from(duration_ns) * u128::from(windows.count),
     )?;
-    let mut segments = vec![of(0, warm_up_ns)];
+    let after = |before: &Segment, duration_ns| match interval_ns {
+        Some(interval_ns) => before.then(duration_ns, interval_ns),
+        None => Segment {
+            start_ns: before.end_ns,
+            end_ns: before.end_ns + duration_ns,
+            pace: Pace::Unpaced,
+        },
+    };
+    let mut segments = vec![after(&BEGIN, warm_up_ns)];
     for _ in 0..windows.count {
-        segments.push(of(segments[segments.len() - 1].end_ns, duration_ns));
+        segments.push(after(&segments[segments.len() - 1], duration_ns));
     }
     if let Length::Work(work) = windows.length {
-        for segment in &mut segments[1..] {
-            if let Pace::Every { count, .. } = &mut segment.pace {
-                *count = work;
+        let (warm_up, windows) = segments.split_at_mut(1);
+        for window in windows {
+            // So many, however its length was rounded to whole nanoseconds.
+            if let Pace::Every { wait, count, .. } = &mut window.pace {
+                (*wait, *count) = (warm_up[0].wait_after(), work);
             }
         }
     }
@@ -131,16 +175,28 @@ pub fn steps(text: &str, bits: u64, warm_up_ns: u64) -> Result<Vec<Segment>, Str
         steps.len(),
         steps.iter().map(|step| u128::from(step.1)).sum(),
     )?;
-    steps.iter().try_for_each(|step| within_reach(step.0))?;
-    let mut segments = vec![Segment::timed(0, warm_up_ns, steps[0].0)];
+    for (interval_ns, time_ns) in &steps {
+        within_reach(*interval_ns)?;
+        if interval_ns.is_finite() {
+            holds_one(*time_ns, *interval_ns)?;
+        }
+    }
+    let mut segments = vec![BEGIN.then(warm_up_ns, steps[0].0)];
     for (interval_ns, time_ns) in steps {
-        segments.push(Segment::timed(
-            segments[segments.len() - 1].end_ns,
-            time_ns,
-            interval_ns,
-        ));
+        segments.push(segments[segments.len() - 1].then(time_ns, interval_ns));
     }
     Ok(segments)
+}
+
+/// A window without a departure would measure nothing.
+fn holds_one(time_ns: u64, interval_ns: f64) -> Result<(), String> {
+    if time_ns as f64 >= interval_ns {
+        return Ok(());
+    }
+    Err(format!(
+        "a window of {time_ns} ns holds less than one packet, each {interval_ns:.0} ns: take longer windows, or a \
+         higher rate"
+    ))
 }
 
 /// Departures have times in whole nanoseconds.
@@ -163,6 +219,7 @@ fn within_bounds(segments: usize, ns: u128) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_rate_is_kept_exactly_over_its_windows() {
@@ -175,11 +232,13 @@ mod tests {
         assert_eq!(segments[1].intended(), Some(3334)); // the last departs 0.1 ms before the end
         assert_eq!(segments[2].start_ns, 1_003_000_000);
         assert_eq!(segments[1].deadline_ns(3333), 3_000_000 + 999_900_000);
+        assert_eq!(segments[2].intended(), Some(3333)); // and the first of these 0.2 ms after it
+        assert_eq!(segments[2].deadline_ns(0), 1_003_200_000);
     }
 
     #[test]
     fn what_is_due_follows_the_clock_alone() {
-        let segment = Segment::timed(1000, 10_000, 1000.0);
+        let segment = Segment::timed(1000, 10_000, 1000.0, 0.0);
         assert_eq!(segment.due(999, 0, 64), 1); // a segment begins with its first
         assert_eq!(segment.due(1000, 0, 64), 1);
         assert_eq!(segment.due(1999, 1, 64), 0);
@@ -192,13 +251,15 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_due_at_its_deadline() {
         for interval_ns in [333.333_333, 27_000.1, 16_666.666_7, 1.5] {
-            let segment = Segment::timed(7, 1_000_000_000, interval_ns);
-            for number in [1, 2, 3, 1000, 33_333] {
-                let deadline_ns = segment.deadline_ns(number);
-                assert!(
-                    segment.due(deadline_ns, number, 64) >= 1,
-                    "{interval_ns} {number}"
-                );
+            for wait in [0.0, 0.3, 0.999_99] {
+                let segment = Segment::timed(7, 1_000_000_000, interval_ns, wait);
+                for number in [0, 1, 2, 3, 1000, 33_333] {
+                    let deadline_ns = segment.deadline_ns(number);
+                    assert!(
+                        segment.due(deadline_ns, number, 64) >= 1,
+                        "{interval_ns} {wait} {number}"
+                    );
+                }
             }
         }
     }
@@ -213,6 +274,52 @@ mod tests {
         for interval_ns in [0.999, 0.0, f64::NAN] {
             assert!(constant(Some(interval_ns), 0, &windows).is_err());
         }
+    }
+
+    proptest! {
+        /// The warm-up and the windows share one schedule: departure k of the flow is due after k intervals.
+        #[test]
+        fn windows_of_one_rate_have_what_falls_due_in_them(
+            interval_ns in 1_000.0..5_000_000.0_f64,
+            warm_up_ns in 0..20_000_000_u64,
+            duration_ns in 5_000_000..20_000_000_u64,
+            count in 1..6_u64,
+        ) {
+            let length = Length::Time(duration_ns);
+            let segments = constant(Some(interval_ns), warm_up_ns, &Windows { count, length }).unwrap();
+            let mut number = 0;
+            for segment in &segments {
+                for each in 0..segment.intended().unwrap() {
+                    let due_ns = number as f64 * interval_ns;
+                    let deadline_ns = segment.deadline_ns(each) as f64;
+                    prop_assert!((deadline_ns - due_ns).abs() <= 1.0, "{number}: {deadline_ns} {due_ns}");
+                    number += 1;
+                }
+                prop_assert!(number as f64 * interval_ns >= segment.end_ns as f64 - 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_goes_on_through_steps_and_silence() {
+        let text = "1500:1000000000,0:1000000000,1250:1000000000,1250:1000000000";
+        let segments = steps(text, 1000, 0).unwrap();
+        let intended: Vec<_> = segments[1..].iter().map(Segment::intended).collect();
+        assert_eq!(intended, [Some(2), Some(0), Some(1), Some(1)]);
+        assert_eq!(segments[3].deadline_ns(0), 2_400_000_000); // half a datagram was sent beforehand
+        assert_eq!(segments[4].deadline_ns(0), 3_200_000_000);
+    }
+
+    #[test]
+    fn a_window_that_may_hold_nothing_is_refused() {
+        let of = |time_ns| Windows {
+            count: 3,
+            length: Length::Time(time_ns),
+        };
+        assert!(constant(Some(1e9), 0, &of(1_000_000_000)).is_ok());
+        assert!(constant(Some(1e9), 0, &of(500_000_000)).is_err());
+        assert!(steps("1000:500000000,0:1000000000", 1000, 0).is_err());
+        assert!(steps("0:500000000,1000:1000000000", 1000, 0).is_ok());
     }
 
     #[test]

@@ -142,6 +142,21 @@ fn a_paced_flow_arrives_whole_and_is_told_packet_by_packet() {
     assert_eq!(gaps.iter().map(|bucket| bucket.2).sum::<u64>(), 2 * 99);
 }
 
+/// Two datagrams in each half second, and the flow is a third faster than its rate.
+#[test]
+fn a_rate_of_which_windows_hold_no_whole_number_is_not_exceeded() {
+    let words = "--packets-per-s 3 --windows 4 --time-ns 500000000";
+    let report = reported(words, |_| false, |_| false);
+    assert_eq!(failed(&report), [""; 0], "{:?}", report.checks);
+    let work: Vec<u64> = report.windows.iter().map(|window| window.work).collect();
+    assert_eq!(work, [1, 2, 1, 2]);
+    for window in &report.windows {
+        let intended = window.values["intended_mbit_per_s"];
+        assert_eq!(intended, window.values["offered_mbit_per_s"]);
+        assert_eq!(intended, window.work as f64 * 1024.0 * 8.0 / 5e5);
+    }
+}
+
 #[test]
 fn what_comes_twice_hides_nothing_that_was_lost() {
     let words = "--packets-per-s 5000 --windows 1 --time-ns 20000000";

@@ -20,11 +20,13 @@ const TCP: Units = &[
     ("throughput_mbit_per_s", "Mbit/s"),
     ("throughput_sd_mbit_per_s", "Mbit/s"),
     ("offered_mbit_per_s", "Mbit/s"),
+    ("intended_mbit_per_s", "Mbit/s"),
 ];
 const UDP: Units = &[
     ("throughput_mbit_per_s", "Mbit/s"),
     ("throughput_sd_mbit_per_s", "Mbit/s"),
     ("offered_mbit_per_s", "Mbit/s"),
+    ("intended_mbit_per_s", "Mbit/s"),
     ("offered_packets_per_s", "/s"),
     ("packets_per_s", "/s"),
     ("lost_percent", "%"),
@@ -113,6 +115,13 @@ impl Flow {
             ("offered_mbit_per_s", offered),
         ];
         values.extend(sd.map(|sd| ("throughput_sd_mbit_per_s", sd)));
+        values.extend(segment.intended().map(|count| {
+            let bytes = count * settings.size_bytes as u64;
+            (
+                "intended_mbit_per_s",
+                mbit_per_s(bytes, segment.duration_ns()),
+            )
+        }));
         values
     }
 
