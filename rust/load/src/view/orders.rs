@@ -45,7 +45,12 @@ impl<'a> Worker<'a> {
             }
             self.renew(index);
         }
-        let plays = |place: &&Place| place.view.as_ref().is_some_and(|view| view.has_started);
+        let plays = |place: &&Place| {
+            place
+                .view
+                .as_ref()
+                .is_some_and(|view| view.began_ns.is_some())
+        };
         self.tally.begun = self.places.iter().filter(plays).count() as u64;
     }
 

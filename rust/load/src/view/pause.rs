@@ -24,7 +24,7 @@ impl<'a> Worker<'a> {
     pub(super) fn all_pause(&mut self, now_ns: i64) {
         for index in 0..self.places.len() {
             let view = self.places[index].view.as_ref();
-            let is_awaited = |view: &View| !view.has_started && view.order == self.order;
+            let is_awaited = |view: &View| view.began_ns.is_none() && view.order == self.order;
             if self.has_paused() && view.is_some_and(|view| !is_awaited(view)) {
                 self.pause(index, now_ns);
             }

@@ -135,18 +135,11 @@ impl Tally {
         self.begun += u64::from(at_ns < self.watched.until_ns);
     }
 
-    /// Who had begun to play left.
-    pub fn left(&mut self, at_ns: i64, failure: Option<Failure>, refused: Option<u16>) {
+    /// Who had begun to play left at `of_ns`; or it began then, and was not given after the window what it had asked for
+    /// before: that counts where its begin does.
+    pub fn left(&mut self, of_ns: i64, failure: Option<Failure>, refused: Option<u16>) {
         match failure {
-            _ if at_ns >= self.watched.until_ns => {}
-            Some(failure) => self.broken.count(failure, refused),
-            None => self.left += 1,
-        }
-    }
-
-    /// Who had begun to play was not given what it had asked for in the window, and waited for after it.
-    pub fn left_early(&mut self, failure: Option<Failure>, refused: Option<u16>) {
-        match failure {
+            _ if of_ns >= self.watched.until_ns => {}
             Some(failure) => self.broken.count(failure, refused),
             None => self.left += 1,
         }

@@ -249,7 +249,7 @@ impl<'a> Worker<'a> {
         let now_ns = sys::now_ns();
         let held_ns = self.away.held_ns(now_ns);
         if let Some(view) = self.places[index].view.as_mut() {
-            if !view.has_started {
+            if view.began_ns.is_none() {
                 view.late_ns += held_ns.min(now_ns - view.held_at_ns).max(0);
                 view.held_at_ns = now_ns;
             }
@@ -258,11 +258,11 @@ impl<'a> Worker<'a> {
 
     /// Whether play has begun meanwhile.
     fn notice(&mut self, index: usize, at_ns: i64) {
-        let has_begun = |view: &View| !view.has_started && view.player.has_started();
+        let has_begun = |view: &View| view.began_ns.is_none() && view.player.has_started();
         if self.places[index].view.as_ref().is_some_and(has_begun) {
             self.held(index);
             if let Some(view) = &mut self.places[index].view {
-                view.has_started = true;
+                view.began_ns = Some(at_ns);
                 if let Some(stays_ns) = view.stays_ns {
                     view.leaves_ns = view.leaves_ns.min(at_ns.saturating_add(stays_ns));
                 }
@@ -311,7 +311,7 @@ impl<'a> Worker<'a> {
             order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns,
-            has_started: false,
+            began_ns: None,
             pause: None,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
@@ -338,10 +338,9 @@ impl<'a> Worker<'a> {
         };
         let refused = view.protocol.refused();
         let was_asked = view.pause.as_ref().is_some_and(|pause| pause.is_busy);
-        if view.has_started && was_asked {
-            self.tally.left_early(failure, refused);
-        } else if view.has_started {
-            self.tally.left(at_ns, failure, refused);
+        if let Some(began_ns) = view.began_ns {
+            let of_ns = if was_asked { began_ns } else { at_ns };
+            self.tally.left(of_ns, failure, refused);
         } else if view.order == self.order {
             self.starting -= 1;
             self.tally

@@ -126,7 +126,8 @@ struct View<'a> {
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,
-    has_started: bool,
+    /// When play began.
+    began_ns: Option<i64>,
     pause: Option<Pause>,
 }
 

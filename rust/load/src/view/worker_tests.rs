@@ -7,6 +7,7 @@ use std::time::Duration;
 use virtoll_generator::crew;
 
 use super::*;
+use crate::view::player::Watched;
 use crate::view::tests::{asked, told};
 use crate::view::ViewSpec;
 
@@ -178,6 +179,38 @@ fn who_has_said_something_may_still_wait_for_the_generator_in_the_same_look() {
     });
     let view_ns = MINUTE_NS..2 * MINUTE_NS; // what it really takes is in it
     assert!(view_ns.contains(&late_ns), "{late_ns} at {at_ns}: once");
+}
+
+/// It began when the window was over and nobody had looked at the clock yet, asked for more, and paused.
+#[test]
+fn who_began_after_the_window_and_breaks_off_in_its_pause_is_of_no_window() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut spec = spec(listener.local_addr().unwrap());
+    let live = serde_json::json!({"live": {"text": false, "clock": null}});
+    spec.media = serde_json::from_value(live).unwrap();
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    let pauses = Task {
+        pauses: true,
+        ..task(now_ns, (now_ns, now_ns + 1))
+    };
+    sender.send(pauses).unwrap();
+    worker.heed();
+    worker.begin_window(now_ns);
+    worker.on_timers(now_ns).unwrap(); // it connects, and asks
+    let view = worker.places[0].view.as_mut().unwrap();
+    let second_ns = 1_000_000_000;
+    view.player
+        .media(now_ns, second_ns, false, &mut Watched::default());
+    let began_ns = sys::now_ns();
+    assert!(began_ns > now_ns);
+    worker.step(0, began_ns, &mut 0).unwrap();
+    worker.end_window(began_ns);
+    assert_eq!(worker.busy, 1);
+    worker.leave(0, began_ns, Some(Failure::Timeout)).unwrap();
+    assert_eq!(worker.tally.started_late, 1);
+    let (begun, broken) = (worker.tally.begun, worker.tally.broken.by_kind());
+    assert!(begun == 0 && broken.is_empty(), "{begun} {broken:?}");
 }
 
 #[test]
