@@ -256,13 +256,17 @@ impl<'a, D: Dialogue> Worker<'a, D> {
     }
 
     /// Send what may be sent, while there are free slots.
-    fn dispatch(&mut self, now_ns: i64) -> Result<(), Failed> {
+    fn dispatch(&mut self, mut now_ns: i64) -> Result<(), Failed> {
         while let Some(&slot) = self.idle.last() {
             let Some(intended_ns) = self.supply.take(now_ns) else {
                 break;
             };
             self.idle.pop();
+            let connects = self.slots[slot].fd.is_none();
             self.start(slot, intended_ns, now_ns, now_ns - intended_ns)?;
+            if connects {
+                now_ns = self.look(); // that took a while, which is none of the next request's
+            }
         }
         Ok(())
     }

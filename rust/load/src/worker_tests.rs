@@ -255,6 +255,32 @@ fn who_is_alone_does_not_sleep_beyond_a_look() {
     assert_eq!((worker.in_flight, worker.tally.completed), (0, 1));
 }
 
+/// Ten milliseconds a connection.
+#[test]
+fn the_time_in_which_others_connect_is_no_requests_own() {
+    let listener = listener();
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
+    let mut worker = worker(&listener);
+    worker.supply = Supply::closed(budget);
+    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    worker.idle = vec![2, 1, 0];
+    the_clock_says(&[10, 20, 30, 40]);
+    worker.dispatch(0).unwrap();
+    let sent_ms = |worker: &Worker<Http>| {
+        let slots = worker.slots.iter();
+        slots
+            .map(|slot| (slot.intended_ns / MS, slot.started_ns / MS))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sent_ms(&worker), [(0, 0), (10, 10), (20, 20)]);
+    // Over connections that are open the clock is not read again.
+    the_clock_says(&[70, 80]);
+    worker.idle = vec![1, 0];
+    worker.dispatch(60 * MS).unwrap();
+    assert_eq!(sent_ms(&worker), [(60, 60), (60, 60), (20, 20)]);
+    assert_eq!(READINGS.take().len(), 2);
+}
+
 /// Of three users' time what is told as missing, where so many requests of others were answered by 40 ms.
 fn missing_ms(answers: u64) -> [i64; 2] {
     let listener = listener();
