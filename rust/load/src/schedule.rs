@@ -8,7 +8,9 @@ use crate::spec::Arrival;
 
 /// Arrival times of one thread's share of an open load, in nanoseconds since the start, ascending, below the duration.
 ///
-/// Constant: thread k of n takes the arrivals k, k+n, k+2n, ... of the whole. Poisson: every thread draws a process
+/// Constant: thread k of n takes the arrivals k, k+n, k+2n, ... of the whole, whose first lies anywhere in the first
+/// interval, by the seed: a window that holds no whole number of intervals has its rate on average over windows, and
+/// one that began with an arrival had always more. Poisson: every thread draws a process
 /// of its own at 1/n of the rate, since superposed Poisson processes are one Poisson process.
 #[derive(Debug)]
 pub struct Arrivals {
@@ -21,6 +23,9 @@ pub struct Arrivals {
     random: Random,
 }
 
+/// So many places in its interval the first of constant arrivals may have.
+const PHASES: u64 = 1 << 32;
+
 impl Arrivals {
     pub fn new(
         arrival: Arrival,
@@ -31,11 +36,12 @@ impl Arrivals {
         threads: usize,
     ) -> Self {
         let whole_step_ns = 1e9 / rate_per_s;
+        let phase = Random(seed).below(PHASES) as f64 / PHASES as f64;
         Arrivals {
             arrival,
             duration_ns: duration_ns as f64,
             step_ns: whole_step_ns * threads as f64,
-            offset_ns: whole_step_ns * thread as f64,
+            offset_ns: whole_step_ns * (thread as f64 + phase),
             drawn: 0,
             at_ns: 0.0,
             random: Random(seed.wrapping_add((thread as u64).wrapping_mul(0xA076_1D64_78BD_642F))),
@@ -275,12 +281,24 @@ mod tests {
     fn constant_arrivals_of_all_threads_interleave_to_the_whole() {
         let whole = arrivals(Arrival::Constant, 0, 1);
         assert_eq!(whole.len(), 10_000);
-        assert_eq!(whole[..3], [0, 1_000_000, 2_000_000]);
+        assert!((0..1_000_000).contains(&whole[0]), "{}", whole[0]);
+        assert!(whole.windows(2).all(|pair| pair[1] - pair[0] == 1_000_000));
         let mut merged: Vec<i64> = (0..3)
             .flat_map(|thread| arrivals(Arrival::Constant, thread, 3))
             .collect();
         merged.sort_unstable();
         assert_eq!(merged, whole);
+    }
+
+    #[test]
+    fn windows_of_constant_arrivals_have_their_rate_on_average() {
+        // Of windows of one second at 1.5 a second one half has one arrival and the other two.
+        let count =
+            |seed| Arrivals::new(Arrival::Constant, 1.5, 1_000_000_000, seed, 0, 1).count() as u64;
+        let counts: Vec<u64> = (0..1000).map(count).collect();
+        assert!(counts.iter().all(|count| (1..=2).contains(count)));
+        let all: u64 = counts.iter().sum();
+        assert!((1440..=1560).contains(&all), "{all}"); // 1500, standard deviation 16
     }
 
     #[test]
@@ -383,7 +401,8 @@ mod tests {
     #[test]
     fn an_open_supply_gives_what_is_due_with_its_intended_start() {
         let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 3_000_000, 0, 0, 1);
-        let mut supply = Supply::open(arrivals, 50, 50, 3_000_050);
+        let first_ns = arrivals.offset_ns as i64;
+        let mut supply = Supply::open(arrivals, 50 - first_ns, 50, 3_000_050);
         assert_eq!(supply.take(49), None);
         assert_eq!(supply.take(1_000_050), Some(50));
         assert_eq!(supply.take(1_000_050), Some(1_000_050));

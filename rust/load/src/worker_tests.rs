@@ -47,8 +47,9 @@ fn worker(listener: &TcpListener) -> Worker<'static, Http> {
         "log_limit": 0,
     });
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
-    let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
-    let supply = Supply::open(arrivals, 0, 0, 1000 * MS);
+    let arrivals = || Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
+    let first_ns = arrivals().next().unwrap();
+    let supply = Supply::open(arrivals(), -first_ns, 0, 1000 * MS);
     let mut worker = Worker::new(
         spec.ask.dialogue(0).unwrap(),
         &spec.ask.place().unwrap(),
