@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import contract
 import sliced
+from virtoll.agent import ExecResult
 from virtoll.errors import AgentError
 from virtoll.lab.base import Lab
 from virtoll.lab.slices import burst_bytes
 from virtoll.probes import transfer
-from virtoll.probes.base import Place, ProbeError
+from virtoll.probes.base import Place, ProbeError, Slice
 from virtoll.probes.transfer import Transfer, TransferSettings
+from virtoll.record.model import Window
 from virtoll.study.limits import Limits
 
 SMALL = TransferSettings(file_bytes=1_000_000, windows=2)
@@ -35,6 +41,57 @@ def test_a_file_that_does_not_fit_the_disk_is_refused() -> None:
     (problem,) = Transfer().check(Limits(disk_bytes=10**9))
     assert "1 GB do not fit a disk of 1 GB" in problem.what
     assert "950000000 B" in problem.remedy
+
+
+def fetched(monkeypatch: pytest.MonkeyPatch, said: str, took_s: float = 2.0) -> Window:
+    """A fetch of which curl says so, and which takes so long by the host's clock."""
+    now_ns = itertools.count(10**9, round(took_s * 1e9))
+    monkeypatch.setattr(transfer, "time", SimpleNamespace(monotonic_ns=lambda: next(now_ns)))
+    agent = SimpleNamespace(run=lambda *_, **__: ExecResult(0, said.encode(), b""))
+    near = cast("Any", SimpleNamespace(agent=agent, platform="lxc"))
+    one = Slice(0, near, near, "198.18.3.10", "198.18.3.11")
+    window, _ = Transfer(SMALL)._fetched(one, "digest")
+    return window
+
+
+def account(start_s: object = 0.5, total_s: object = 1.5, received_bytes: object = 999) -> str:
+    told = {"time_starttransfer": start_s, "time_total": total_s, "size_download": received_bytes}
+    return json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "curl: out of memory",
+        "[]",
+        "{}",
+        account(start_s=None),
+        account(total_s="soon"),
+        account(received_bytes=[5]),
+        account(start_s=1.5),  # it took no time
+        account(start_s=1.6),  # less than none
+        account(start_s=-1.0),
+        account(total_s=2.1),  # longer than it took
+        account(total_s="nan"),
+        account(received_bytes=-1),
+        account(received_bytes=10**400),
+        "[" * 100_000,
+    ],
+)
+def test_an_account_of_a_fetch_that_cannot_be_is_told_with_its_instance(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ProbeError) as caught:
+        fetched(monkeypatch, said)
+    assert caught.value.problem.where == "probe transfer, slice 1, lxc, inside the near instance"
+
+
+def test_an_account_of_a_fetch_that_can_be_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    window = fetched(monkeypatch, account())
+    assert (window.duration_ns, window.work) == (1_500_000_000, 999)
+    assert window.values["throughput_mbit_per_s"] == pytest.approx(999 * 8 / 1e6)
+    assert fetched(monkeypatch, account(total_s=2.01)).values["session_s"] == 2.01  # a clock inside may be a bit faster
 
 
 @pytest.mark.machine

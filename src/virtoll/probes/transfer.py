@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from virtoll import strict_json
 from virtoll.agent import ExecResult
@@ -25,6 +25,8 @@ _CONFIGURATION = f"{daemon.DIRECTORY}/vsftpd.conf"
 _CHROOT = f"{daemon.DIRECTORY}/vsftpd"
 _RECEIVED = "/var/tmp/received"
 _DISK_SHARE = 0.95  # of an instance's disk that the file may take
+_CLOCK_SHARE = 0.01  # an instance's clock may run so much faster than the host's, as of a flow
+_MOST_BYTES = 2**63 - 1  # that curl can count
 _FILE_S = 3600.0  # to make the file or its digest: an emulated machine is slow at both
 
 # Random, so that nothing on the way can gain by its contents.
@@ -115,14 +117,11 @@ class Transfer(Probe):
         words += ["--write-out", "%{json}", f"ftp://{one.far_address}/file"]
         start_ns = time.monotonic_ns()
         done = one.near.agent.run(words, timeout_s=seconds + 60)
+        took_s = (time.monotonic_ns() - start_ns) / 1e9
         if done.returncode != 0:
             raise _refused(one, done)
-        said = strict_json.loads(done.stdout)
-        # curl's own clock, inside: from its start, to when the data began to come, to the end of the session's last
-        # answer (libcurl: CURLINFO_STARTTRANSFER_TIME, CURLINFO_TOTAL_TIME).
-        session_s = float(said["time_total"])
-        transfer_s = session_s - float(said["time_starttransfer"])
-        received_bytes = int(said["size_download"])
+        begun_s, session_s, received_bytes = _account(one, done.stdout, took_s)
+        transfer_s = session_s - begun_s
         values = {
             "transfer_s": transfer_s,
             "throughput_mbit_per_s": received_bytes * 8 / transfer_s / 1e6,
@@ -130,13 +129,35 @@ class Transfer(Probe):
         }
         return Window(
             start_ns=start_ns, duration_ns=round(session_s * 1e9), work=received_bytes, values=values
-        ), self._difference(one, said, digest)
+        ), self._difference(one, received_bytes, digest)
 
-    def _difference(self, one: Slice, said: Mapping[str, Any], digest: str) -> str:
-        if said["size_download"] != self.settings.file_bytes:
-            return f"{said['size_download']} B came"
+    def _difference(self, one: Slice, received_bytes: int, digest: str) -> str:
+        if received_bytes != self.settings.file_bytes:
+            return f"{received_bytes} B came"
         found = _text(_run(one.near, f"sha256sum <{_RECEIVED} && rm {_RECEIVED}")).split()[0]
         return "" if found == digest else f"SHA-256 {found}"
+
+
+def _account(one: Slice, said: bytes, took_s: float) -> tuple[float, float, int]:
+    """By curl's own clock, inside, from its start: when the data began to come, and the end of the session's last
+    answer (libcurl: CURLINFO_STARTTRANSFER_TIME, CURLINFO_TOTAL_TIME); and how many bytes came. ProbeError of what
+    cannot be, by its form or by how long it ``took_s`` by the host's clock: an instance may say anything.
+    """
+    where = f"probe transfer, slice {one.index + 1}, {one.near.platform}, inside the near instance"
+    remedy = "see which curl the image has, and what else is in it: `curl --write-out %{json}` says otherwise"
+    try:
+        told = strict_json.loads(said)
+        begun_s, session_s = float(told["time_starttransfer"]), float(told["time_total"])
+        received_bytes = int(told["size_download"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        what = f"curl's account of the fetch cannot be read ({type(error).__name__}: {str(error)[:100]})"
+        raise ProbeError(what, kind="system", where=where, remedy=remedy) from error
+    may_be = 0 <= begun_s < session_s <= took_s * (1 + _CLOCK_SHARE) and 0 <= received_bytes <= _MOST_BYTES
+    if not may_be:
+        what = f"curl's account of the fetch cannot be: data from {begun_s:g} s on, its end at {session_s:g} s, "
+        what += f"{str(received_bytes)[:20]} B; by the host's clock it took {took_s:.3g} s"
+        raise ProbeError(what, kind="system", where=where, remedy=remedy)
+    return begun_s, session_s, received_bytes
 
 
 def _at_rate(one: Slice, rate_bit_per_s: int | None) -> tuple[Slice, AbstractContextManager[None]]:
