@@ -242,6 +242,7 @@ def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
         (FlowSettings(steps="5 Mbit/s", other_rate_bit_per_s=1), "leave them out"),
         (FlowSettings(steps="5 Mbit/s", packets=5), "leave them out"),
         (FlowSettings(rate_bit_per_s=None, packets=5), "20 Mbit/s"),
+        (FlowSettings(packets=1000, other_rate_bit_per_s=1_000_000), "leave out packets"),
         (FlowSettings(protocol="tcp", trace=5), "udp"),
         (FlowSettings(work=100), "packets = 100"),
         (FlowSettings(windows=25, time_ns=3600 * 10**9, series_ns=60 * 10**9), "fewer windows"),
@@ -269,6 +270,7 @@ def test_what_contradicts_itself_is_refused_beforehand(settings: FlowSettings, t
         FlowSettings(trace=1_000_000),  # and fewer are sent
         FlowSettings(rate_bit_per_s=None, trace=35_000, other_rate_bit_per_s=0),
         FlowSettings(packets=2, other_rate_bit_per_s=0),
+        FlowSettings(packets=2, rate_bit_per_s=10**6, other_rate_bit_per_s=10**6),
         FlowSettings(windows=100, time_ns=5 * 10**9),
         FlowSettings(rate_bit_per_s=16_384, other_rate_bit_per_s=0),  # one datagram in each window
     ],
@@ -282,7 +284,7 @@ def test_what_can_be_told_is_not_refused(settings: FlowSettings) -> None:
     [
         (FlowSettings(windows=4, time_ns=5 * 10**9), 20),
         (FlowSettings(steps="5 Mbit/s, 0 bit/s, 10 Mbit/s", windows=9, time_ns=60 * 10**9), 180),
-        (FlowSettings(windows=2, packets=1000, size_bytes=125, rate_bit_per_s=10**6, other_rate_bit_per_s=10**5), 20),
+        (FlowSettings(windows=2, packets=1000, size_bytes=125, rate_bit_per_s=10**5, other_rate_bit_per_s=0), 20),
     ],
 )
 def test_how_long_it_takes_is_known_beforehand(settings: FlowSettings, windows_s: float) -> None:

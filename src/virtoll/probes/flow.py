@@ -60,12 +60,11 @@ class FlowSettings(Timed):
 
     @property
     def windows_s(self) -> float:
-        """How long its steps are, or its windows by time or by the slower flow's datagrams."""
+        """How long its steps are, or its windows by time or by datagrams."""
         count = self.steps.count(",") + 1 if self.steps else self.windows
         window_s = self.time_ns / 1e9
-        rates = [rate for rate in (self.rate_bit_per_s, self.other_rate_bit_per_s) if rate]
-        if self.packets is not None and rates:
-            window_s = self.packets * 8 * self.size_bytes / min(rates)
+        if self.packets is not None and self.rate_bit_per_s is not None:
+            window_s = self.packets * 8 * self.size_bytes / self.rate_bit_per_s
         return count * window_s
 
     @property
@@ -101,6 +100,9 @@ class Flow(Probe):
             return [Problem(str(error), f"{where}, steps", 'write "5 Mbit/s, 10 Mbit/s"')]
         if steps and (settings.other_rate_bit_per_s is not None or settings.packets is not None):
             problems.append(Problem("steps leave no room for other_rate or packets", where, "leave them out"))
+        if settings.packets is not None and settings.other_rate_bit_per_s not in (None, 0, settings.rate_bit_per_s):
+            what = "of packets and two rates, the slices' windows would be of different stretches of time"
+            problems.append(Problem(what, where, "leave out packets (a window is then `time` long), or other_rate"))
         if settings.rate_bit_per_s is None and (steps or settings.packets is not None):
             problems.append(Problem("steps and packets need a rate", where, 'give it one: rate = "20 Mbit/s"'))
         sent = [rate for rate in (settings.rate_bit_per_s, settings.other_rate_bit_per_s, *steps) if rate]
