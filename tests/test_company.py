@@ -115,6 +115,7 @@ def work_of(name: str, session: Session, log: list[str], loop: str = "open", wro
         session=opened,
         settings=SimpleNamespace(time_limit_ns=SECOND_NS),
         measured=lambda measurements: measured_of(measurements[0].window, loop),
+        usable_cpus=lambda cpus: cpus,
     )
     return Driven(cast(Any, service), None, cast(Any, load))
 

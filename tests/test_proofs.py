@@ -649,6 +649,22 @@ def test_all_of_a_programs_cpu_time_may_have_been_used_within_its_window(
 
 
 @pytest.mark.parametrize(
+    ("cpu_s", "generator_cpus", "held", "told"),
+    [
+        (1.0, 2, True, "used 50% of 2 CPU"),
+        (1.0, 1, False, "used 100% of 1 CPU"),
+        (0.7, None, True, "used 70% of 1 CPU"),
+        (1.0, None, None, "used 100% of 1 CPU, and whether it could use more is not known"),
+    ],
+)
+def test_headroom_is_proved_within_one_cpu_where_nobody_knows_whether_more_can_be_used(
+    notes: Notes, cpu_s: float, generator_cpus: int | None, held: bool | None, told: str
+) -> None:
+    proofs.of_generator(notes, driven(1, "closed", cpu_ns=round(cpu_s * 10**9)), generator_cpus)
+    assert outcome(notes) == (held, told)
+
+
+@pytest.mark.parametrize(
     ("loop", "share", "busy", "held"),
     [
         ("closed", 0.9, 0.99, True),  # the instance had no more to give, and so set the pace

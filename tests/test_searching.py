@@ -14,8 +14,10 @@ import pytest
 from test_experiment import WELL, LoadDouble, ServiceDouble, Stage, watched
 from virtoll.errors import TrialError
 from virtoll.fakes import FakeLoad
-from virtoll.loads.base import Bulk, Measurement, Session
+from virtoll.loads.base import Bulk, Load, Measurement, Session
+from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.pgbench import Pgbench, PgbenchSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import (
@@ -43,7 +45,12 @@ OVERWHELMED = [(0, 10**6, 50), (10**9, 2 * 10**9, 50)]
 
 
 def measured_at(
-    intensity: float, histogram: list[tuple[int, int, int]], *, cpu_ns: int = 10**8, late: int = 0, sent: int = 100
+    intensity: float,
+    histogram: list[tuple[int, int, int]],
+    *,
+    cpu_ns: int | None = 10**8,
+    late: int = 0,
+    sent: int = 100,
 ) -> Measurement:
     """A window of a hundred requests that were due, of which ``sent`` were sent."""
     latest_ns = 15 * 10**6 if late else 0
@@ -129,6 +136,31 @@ def test_where_the_generator_gives_out_the_service_is_not_blamed(
     assert knee is not None
     assert (knee.ended, knee.upper) == ("beyond generator", None)
     assert {step.limit for step in knee.steps if step.told == "generator"} == {limit}
+
+
+@pytest.mark.parametrize(
+    ("load", "cpu_ns", "limit"),
+    [
+        (Pgbench(PgbenchSettings(loop="open")), 10**9, "it used 100% of its 1 CPU"),
+        (Pgbench(PgbenchSettings(loop="open")), 7 * 10**8, ""),
+        (Dnsperf(DnsperfSettings(loop="open")), 10**9, "it used 100% of its 1 CPU, and whether it could use more"),
+        (Dnsperf(DnsperfSettings(loop="open")), 7 * 10**8, ""),
+        (HttpLoad(HttpSettings(loop="open", connections=1)), 10**9, "it used 100% of its 1 CPU"),
+        (HttpLoad(HttpSettings(loop="open", connections=9)), 10**9, ""),
+    ],
+)
+def test_a_generator_has_no_more_than_its_threads_can_use(load: Load, cpu_ns: int, limit: str) -> None:
+    """Of two CPUs: a program of one thread that uses one of them is at its end."""
+    window = measured_at(60, SLOW, cpu_ns=cpu_ns).window
+    told = searching.in_the_way(window, load, 2, [], {})
+    assert (bool(told), told.startswith(limit)) == (bool(limit), True)
+
+
+def test_as_many_threads_as_users_have_work() -> None:
+    closed = HttpLoad(HttpSettings(loop="closed", connections=9))
+    assert [closed.usable_cpus(4, users) for users in (None, 2.0, 8.0)] == [4, 2, 4]
+    assert ViewersLoad(ViewersSettings()).usable_cpus(4) == 4
+    assert [Dnsperf(DnsperfSettings()).usable_cpus(cpus) for cpus in (1, 2)] == [1, None]
 
 
 @pytest.mark.parametrize(("most_here", "ended"), [(40, "beyond generator"), (70, "settled"), (2000, "settled")])
@@ -365,6 +397,15 @@ def test_a_knee_beyond_the_generator_is_a_bound_of_a_valid_trial(
     _, checks = proved(monkeypatch, tmp_path, beyond=lambda at: measured_at(at, SLOW, cpu_ns=9 * 10**8))
     assert checks[GENERATOR_HEADROOM].passed is None
     assert "the knee is beyond what it can offer here, and not below 4" in checks[GENERATOR_HEADROOM].detail
+
+
+def test_a_generator_that_tells_no_cpu_time_proves_no_headroom(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes, checks = proved(monkeypatch, tmp_path, beyond=lambda at: measured_at(at, SLOW, cpu_ns=None))
+    assert notes.measured is not None
+    assert notes.measured.knee is not None
+    assert notes.measured.knee.ended == "settled"
+    check = checks[GENERATOR_HEADROOM]
+    assert (check.passed, "double 1 does not report its CPU time" in check.detail) == (None, True)
 
 
 def test_a_service_that_answers_nothing_has_no_knee(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

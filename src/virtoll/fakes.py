@@ -271,7 +271,7 @@ class FakeExperiment:
         notes.measured = search.measured()
         notes.tables |= tables_of(search.measurements, "open")
         assert notes.measured.knee is not None
-        of_generator(notes, notes.measured.knee)
+        of_generator(notes, notes.measured.knee, notes.measured)
 
     def _in_rounds(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
         deployment = self._factor(noise)

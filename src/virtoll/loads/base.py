@@ -129,6 +129,12 @@ class Load(Part):
         """The largest intensity that its generator, of so many CPUs, can be asked for on this machine at all."""
         return math.inf
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
+        """How many of a generator's ``cpus`` it can use at most at an ``intensity`` (None: its own), by its threads,
+        which have equal shares of the work: it has headroom among these alone. None: one, and nobody knows of more.
+        """
+        return max(1, cpus)
+
     @property
     def under_way(self) -> int | None:
         """Units of work that it keeps under way at once, where a rotation's windows are to follow the service's pace;

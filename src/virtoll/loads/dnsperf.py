@@ -65,7 +65,8 @@ class Dnsperf(ProgramLoad):
         return {_QUERIES: "".join(f"host{n}.{offer.zone} A\n" for n in range(settings.names)).encode()}
 
     def command(self, settings: DnsperfSettings, offer: Offer, seconds: int) -> Sequence[str]:
-        """One window: -S never, -c sockets, -q outstanding."""
+        """One window: -S never, -c sockets, -q outstanding; of -T 1 one thread sends and another receives, and nobody
+        tells which of them is at its end (`usable_cpus`)."""
         words = ["dnsperf", "-s", offer.address, "-p", str(offer.port), "-d", _QUERIES, "-l", str(seconds)]
         words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(settings.users), "-T", "1"]
         words += ["-t", str(_time_out_s(settings))]

@@ -98,6 +98,10 @@ class NativeLoad(Load):
         """Users: as many as may have a connection each, by the files that may be open and by its ports."""
         return math.inf if self.loop == "open" else most_connected(1, cpus)
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:
+        """A thread for each, but no more than connections."""
+        return _threads(cpus, at_intensity(self.settings, self.loop, intensity, users="connections"))
+
     def undivided(self, parts: int) -> str:
         """What would not be the same load, or none for some of them."""
         settings = self.settings
@@ -262,6 +266,10 @@ def pace_of(window: Window, work_each: int = 1) -> float | None:
     return 1e9 * max(window.served / (window.until_ns - window.asked_from_ns), within)
 
 
+def _threads(cpus: int, settings: NativeSettings) -> int:
+    return max(1, min(cpus, settings.connections))
+
+
 def driven(
     settings: NativeSettings,
     client: Client,
@@ -290,7 +298,7 @@ def driven(
             "max_connections": settings.connections,
         }
     return {
-        "threads": max(1, min(client.cpus, settings.connections)),
+        "threads": _threads(client.cpus, settings),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
         "start_ns": None if start_ns is None else start_ns - lead_in_ns,

@@ -39,6 +39,10 @@ class Pgbench(ProgramLoad):
         """A transaction."""
         return "transaction"
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
+        """Its one thread's."""
+        return _THREADS
+
     @property
     def quantities(self) -> dict[str, Quantity]:
         """Its averages."""
@@ -54,7 +58,7 @@ class Pgbench(ProgramLoad):
     def command(self, settings: PgbenchSettings, offer: Offer, seconds: int) -> Sequence[str]:
         """One window; --progress makes it print the standard deviation."""
         words = [_PROGRAM, "--builtin", settings.script, "--client", str(settings.users), "--time", str(seconds)]
-        words += ["--jobs", "1", "--no-vacuum", "--progress", "3600"]
+        words += ["--jobs", str(_THREADS), "--no-vacuum", "--progress", "3600"]
         if settings.loop == "open":
             words += ["--rate", f"{settings.rate_per_s:.10g}"]
         return [*words, *_where(offer)]
@@ -78,6 +82,7 @@ class Pgbench(ProgramLoad):
 
 
 _PROGRAM = "/usr/lib/postgresql/15/bin/pgbench"
+_THREADS = 1
 
 
 def _where(offer: Offer) -> list[str]:

@@ -71,6 +71,10 @@ class ProgramLoad(Load):
         loop: Literal["closed", "open"] = self.settings.loop
         return loop
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
+        """What a program makes of its threads is its own affair."""
+        return 1 if cpus <= 1 else None
+
     @property
     def programs(self) -> Wanted:
         """Its Debian packages."""

@@ -99,7 +99,7 @@ def _told(load: Load, target: Target, client: Client) -> _Told:
         measurement = session.measure()
     measured = load.measured([measurement])
     proofs.of_requests(notes, measured)
-    proofs.of_generator(notes, measured, client.cpus)
+    proofs.of_generator(notes, measured, load.usable_cpus(client.cpus))
     return _Told(target, measured, _latencies_ms(measured, measurement), notes)
 
 

@@ -110,7 +110,7 @@ class Company:
             with _of(each.name, notes) as told:
                 _of_answering(told, "after", each.work, each.offer, each.client)
                 _of_being_loaded(told, theirs.window, measured.window)
-                proofs.of_generator(told, theirs, len(lab.generator.cpus))
+                proofs.of_generator(told, theirs, each.work.load.usable_cpus(len(lab.generator.cpus)))
                 proofs.of_cpu_limit(told, each.instance, watched, theirs.windows, each.source)
                 proofs.of_life(told, each.instance, each.work.service.name, each.log)
         loops = {measured.loop, *(each.measured.loop for each in notes.beside)}

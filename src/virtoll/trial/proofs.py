@@ -138,12 +138,13 @@ _UNTOLD = "the load does not tell how many failed"
 
 
 def of_generator(
-    notes: Notes, measured: Measured, generator_cpus: int, instance_busy: float | str = "its use is not known"
+    notes: Notes, measured: Measured, generator_cpus: int | None, instance_busy: float | str = "its use is not known"
 ) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom.
 
-    ``instance_busy``: the share of its CPUs that the instance used in the windows. One that used all of them is what
-    set a closed loop's pace, also where the generator had little left.
+    ``generator_cpus``: those that it can use (`Load.usable_cpus`). ``instance_busy``: the share of its CPUs that the
+    instance used in the windows. One that used all of them is what set a closed loop's pace, also where the generator
+    had little left.
     """
     window = measured.window
     if measured.loop == "open":
@@ -161,17 +162,29 @@ def of_generator(
     if window.parts:
         _of_several(notes, measured, instance_busy)
     elif window.cpus_at_most is not None:
-        share = window.cpus_at_most / generator_cpus
+        share, detail = used_of(window.cpus_at_most, generator_cpus)
         used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
-        detail, held = f"{used} {share:.0%} of {generator_cpus} CPU", share < HEADROOM
+        held: bool | None = share < HEADROOM
+        detail = f"{used} {detail}"
         if not held and measured.loop == "closed" and not isinstance(instance_busy, str):
             held = _is_outrun(share, instance_busy)
             detail += f", and the instance {instance_busy:.0%} of its own"
+        if not held and generator_cpus is None:
+            held = None
         notes.check(name, held, detail)
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
+
+
+def used_of(used_cpus: float, usable_cpus: int | None, of: str = "of") -> tuple[float, str]:
+    """The share that a generator used of the CPUs that it can use (None: of one, for nobody knows of more); and that in
+    words."""
+    cpus = 1 if usable_cpus is None else usable_cpus
+    share = used_cpus / cpus
+    more = ", and whether it could use more is not known" if usable_cpus is None and share >= HEADROOM else ""
+    return share, f"{share:.0%} {of} {cpus} CPU{more}"
 
 
 def _is_outrun(share: float, instance_busy: float) -> bool:

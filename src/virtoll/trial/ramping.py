@@ -89,7 +89,7 @@ def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
     window = measurement.window
     if lost:
         return f"the wiring lost {lost}"
-    if why := overrun(window, cpus) or lacking(window, load):
+    if why := overrun(window, load, cpus) or lacking(window, load):
         return why
     values: dict[str, float | None] = {}
     bad = []

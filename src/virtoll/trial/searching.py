@@ -141,7 +141,7 @@ def in_the_way(
     there was nothing, or the generator was not late enough to explain it.
     """
     events = window.events.get(load.request)
-    if why := overrun(window, cpus):
+    if why := overrun(window, load, cpus):
         return why
     late = several.those(window, load.request, proofs.sent_too_late)
     is_late = events is not None and (bool(late) or proofs.sent_too_late(events) or _may_be_few(bad, values, events))
@@ -166,15 +166,16 @@ def _may_be_few(bad: Sequence[record.Objective], values: Mapping[str, float | No
     )
 
 
-def overrun(window: Window, cpus: int) -> str:
+def overrun(window: Window, load: Load, cpus: int) -> str:
     """Why the generator had too much to do in a window, whatever that tells; "" where it had not."""
     if window.counts.get(DROPPED):
         return f"its own kernel threw away {window.counts[DROPPED]} datagrams"
     if window.parts:
         return _overrun_of_several(window)
-    if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
-        return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
-    return ""
+    if window.cpus_at_most is None:
+        return ""  # which `of_generator` tells
+    share, told = proofs.used_of(window.cpus_at_most, load.usable_cpus(cpus, window.at), "of its")
+    return f"it used {told}" if share >= proofs.HEADROOM else ""
 
 
 def _overrun_of_several(window: Window) -> str:
@@ -262,7 +263,7 @@ class SearchedService(DrivenService):
         """The generator was not taken for the service, nor was the origin."""
         knee = measured.knee
         assert knee is not None
-        of_generator(notes, knee)
+        of_generator(notes, knee, measured)
         of_beginning(notes, measured.windows)
         if self.has_origin:
             at = knee.lower if knee.upper is None else knee.upper
@@ -296,9 +297,10 @@ def of_beginning(notes: Notes, windows: Sequence[Window]) -> None:
     notes.check(several.TOGETHER, True, f"the last at most {skew} after the first; too late in {late} windows")
 
 
-def of_generator(notes: Notes, knee: record.Knee) -> None:
+def of_generator(notes: Notes, knee: record.Knee, measured: Measured) -> None:
     """Note how often the generator was in the way. Such windows count against no service; a search that they end tells
-    a bound (not checked, rather than failed: the bound holds).
+    a bound (not checked, rather than failed: the bound holds). One that does not tell its CPU time may have been in the
+    way of any.
     """
     limits = [step.limit for step in knee.steps if step.limit]
     told = f"in the way in {len(limits)} of {len(knee.steps)} windows"
@@ -306,4 +308,11 @@ def of_generator(notes: Notes, knee: record.Knee) -> None:
         told += f" ({limits[-1]})"
     if knee.ended == "beyond generator":
         told += f": the knee is beyond what it can offer here, and not below {knee.lower or 0:,.6g} {knee.unit}"
-    notes.check(GENERATOR_HEADROOM, None if knee.ended == "beyond generator" else True, told)
+    is_untold = any(_tells_no_cpu_time(window) for window in measured.windows)
+    if is_untold:
+        told += f"; {measured.instrument} does not report its CPU time"
+    notes.check(GENERATOR_HEADROOM, None if is_untold or knee.ended == "beyond generator" else True, told)
+
+
+def _tells_no_cpu_time(window: Window) -> bool:
+    return several.used(window) is None if window.parts else window.cpus_at_most is None
