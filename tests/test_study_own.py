@@ -126,6 +126,14 @@ def test_each_has_its_defaults_and_shares_none_of_them() -> None:
     assert service.settings.env is not load.settings.env
 
 
+def test_the_names_of_environment_variables_ask_for_no_unit() -> None:
+    """Whatever they end in: what is written is what the program sees."""
+    variables = {"cache_bytes": "10 kB", "keep_share": "50 %", "timeout_ns": "5", "rate_per_s": "", "a_bit_per_s": "x"}
+    table = "{ " + ", ".join(f'{name} = "{value}"' for name, value in variables.items()) + " }"
+    service, load = work(read(SERVICE.replace('{ WORKERS = "2" }', table), LOAD.replace('{ LANG = "C" }', table)))
+    assert service.settings.env == load.settings.env == variables
+
+
 def test_study_json_reads_back_equal(tmp_path: Path) -> None:
     for study in (read(), read(load=HTTP), read(more='[factors]\n"load.users" = [1, 8]\n')):
         kept = json.loads(json.dumps(document.as_json(study)))
@@ -216,6 +224,7 @@ class Inner:
         (Inner, {"size": "2 kB", "path": "x"}, Inner(2000, Beside("/here/x"))),
         (Inner | None, "none", None),
         (dict[str, Inner], {"a": {"size": "1 B"}}, {"a": Inner(1)}),
+        (dict[str, str], {"a_ns": "5", "b_bytes": "10 kB"}, {"a_ns": "5", "b_bytes": "10 kB"}),
     ],
 )
 def test_a_value_may_be_a_list_a_table_or_a_table_of_fields(hint: Any, raw: Any, value: Any) -> None:

@@ -1,9 +1,9 @@
 """The values that a study file may set: their types, units and bounds.
 
-Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
-``_bit_per_s``, ``_share``) says which units fit, and the key in the file is the field's name without it. A field may
-also be a list of strings (``tuple[str, ...]``), a table of a type (``dict[str, ...]``), or a table with fields of its
-own (a frozen dataclass). Paths are relative to the study file (`Beside`).
+Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the suffix of a number's field (``_bytes``, ``_ns``,
+``_per_s``, ``_bit_per_s``, ``_share``) says which units fit, and the key in the file is the field's name without it. A
+field may also be a list of strings (``tuple[str, ...]``), a table of a type (``dict[str, ...]``), or a table with
+fields of its own (a frozen dataclass). Paths are relative to the study file (`Beside`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Spec:
         if hint in (Beside, BesideAfterKind):
             return _path(hint, raw, beside)
         for suffix, parse in _UNITS.items():
-            if self.path.endswith(suffix):
+            if hint in (int, float) and self.path.endswith(suffix):
                 if not isinstance(raw, str):
                     raise ValueError(f"{raw!r} lacks its unit: write it as a string, for example {_example(suffix)}")
                 return hint(parse(raw))
