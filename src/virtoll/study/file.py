@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import INTENSITIES, SERVER, Arm
+from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
+from virtoll.study.inert import why_inert
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
 from virtoll.study.plan import too_many
@@ -253,7 +254,7 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
     factors = {}
     for path, levels in document.get("factors", {}).items():
         spec = _factor_spec(reader, path, "factors", sections.specs)
-        if spec is not None and (inert := _why_inert(document, sections, spec.path)):
+        if spec is not None and (inert := why_inert(document, sections, spec.path)):
             what, remedy = inert
             reader.fail(f"{path} would change nothing: {what}", "factors", path, remedy)
         if not isinstance(levels, list) or not levels:
@@ -266,41 +267,6 @@ def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) ->
                 reader.fail(f"{path} names a level twice", "factors", path)
             factors[spec.path] = values
     return factors
-
-
-def _why_inert(document: Mapping[str, Any], sections: Sections, path: str) -> tuple[str, str] | None:
-    """Why all levels of a factor would be one and the same, and what to do; None where they are not."""
-    section, base = path.partition(".")[0], sections.base
-    if section == "origin":
-        return "one origin stands for the whole run", "make a study of each"
-    if section == "rotation" and document.get("design") != "rotation":
-        return "nothing is measured in turn", 'write design = "rotation" at the top, or leave it out'
-    if base.get("knee.objective") and path in _searched(document, sections):
-        return "the search for the knee asks for it itself", "leave it out, or leave [knee] out"
-    switch, lacks = _SWITCHES.get(section, ("", ""))
-    if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
-        return None
-    return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
-
-
-def _searched(document: Mapping[str, Any], sections: Sections) -> tuple[str, ...]:
-    """What a search sets: how many there are, too, where all loads are closed loops (those of other people's programs
-    always are, and have no setting for it).
-    """
-    bases = [server.base for server in sections.servers.values()] or [sections.base]
-    levels = document["factors"].get("load.loop")
-    loops = levels if isinstance(levels, list) else [base.get("load.loop", "closed") for base in bases]
-    return INTENSITIES + (_USERS if all(loop == "closed" for loop in loops) else ())
-
-
-_USERS = ("load.connections", "load.users")  # how many there are, of a closed loop
-# Sections that do nothing without one of their values, and what a study is then.
-_SWITCHES = {
-    "knee": ("knee.objective", "searches for no knee"),
-    "neighbour": ("neighbour.aggressor", "has no aggressor"),
-    "slices": ("slices.count", "has no slices"),
-}
-_NEED_NO_SWITCH = ("neighbour.servers",)
 
 
 def _exclusions(
