@@ -185,7 +185,8 @@ def _measure(study: Study, metrics: Collection[str], host: LocalHost, told: Told
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     with tempfile.TemporaryDirectory() as directory:
-        here = environment.describe(images, {}, [], {}, {}, generators=stage.generators, media=stage.media)
+        generators, tools, media = stage.generators, stage.tools, stage.media
+        here = environment.describe(images, {}, [], {}, {}, generators=generators, tools=tools, media=media)
         run = RunDirectory.create(Path(directory, "run"), document.as_json(study), plan, here)
         with run.writing(), stage.lab(images, plan.trials) as experiment:
             execute(run, experiment, _Silent())

@@ -352,7 +352,7 @@ def test_a_run_tells_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(media.values()) == ["of 32000 bit/s", "of desktop", "of webcam"]
     no_images = cast(Any, SimpleNamespace(by_role={}))
     runs = [
-        environment.describe(no_images, {}, [], {}, {}, generators=[], media=each)
+        environment.describe(no_images, {}, [], {}, {}, generators=[], tools={}, media=each)
         for each in (media, {**media, min(media): "another"}, {})
     ]
     with pytest.raises(HostError, match=f"media.{re.escape(min(media))}: was of"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from virtoll.catalogue import catalogue
 from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
-from virtoll.hosts import tuning
+from virtoll.hosts import programs, tuning
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image, Images
@@ -18,6 +22,9 @@ from virtoll.record.comparable import differences
 from virtoll.record.model import Environment
 from virtoll.run import environment
 from virtoll.run.environment import require_same
+from virtoll.run.request import Request, read
+from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,7 @@ def test_images_of_other_packages_are_told_apart_whoever_asked_for_those(tmp_pat
     def described(libssl: str) -> Environment:
         instance = image("instance", ("squid",), squid="5.7-2", libssl3=libssl)
         images = Images(instance, image("origin", ("nginx",), nginx="1.22", libssl3="3.0.15"), image("load", ()))
-        return environment.describe(images, {}, [], {}, {}, generators=(), media={})
+        return environment.describe(images, {}, [], {}, {}, generators=(), tools={}, media={})
 
     found = described("3.0.15")
     assert found.comparable["packages"] == {"instance": {"squid": "5.7-2"}, "origin": {"nginx": "1.22"}}
@@ -76,6 +83,58 @@ def test_images_of_other_packages_are_told_apart_whoever_asked_for_those(tmp_pat
     with pytest.raises(HostError, match=r"installed\.instance: was 2 packages, sha256 \w{64}, is 2 packages") as told:
         require_same(found, described("3.0.16"))
     assert "origin" not in told.value.problem.what
+
+
+def of_load(name: str) -> str:
+    service = f'[service]\nname = "nginx"\n[load]\nname = "{name}"\n'
+    return f'name = "tools"\nblocks = 2\n{service}[[arms]]\nplatform = "native"\n'
+
+
+def test_a_run_is_of_the_machines_own_programs_that_ask_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apt upgrade wrk` makes another load: a run was gone on with after it."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program = tmp_path / "wrk"
+
+    def described(name: str = "wrk", data: bytes = b"") -> Environment:
+        program.write_bytes(data)
+        program.chmod(0o755)
+        tools = Stage(read_study(of_load(name), "tools.toml", catalogue()), LocalHost()).tools
+        images: Any = SimpleNamespace(by_role={})
+        return environment.describe(images, {}, [], {}, {}, generators=["virtoll-load"], tools=tools, media={})
+
+    before, after = described(data=b"4.1"), described(data=b"4.2")
+    assert before.comparable["load generators"]["wrk"] == sha256(b"4.1").hexdigest()
+    require_same(before, described(data=b"4.1"))
+    with pytest.raises(HostError, match=r"load generators\.wrk: was \w{64}, is \w{64}\n"):
+        require_same(before, after)
+    others = described("http")
+    assert others.comparable["load generators"].keys() == {"virtoll-load"}, "runs of ours are as they were"
+
+
+def test_instruments_are_asked_for_by_the_machines_own_programs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their clients run beside the instance, in no image."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("iperf3", "sockperf"):
+        (tmp_path / name).write_bytes(name.encode())
+        (tmp_path / name).chmod(0o755)
+    probes = '[[probes]]\nname = "bulk"\n[[probes]]\nname = "round-trip"\n[[probes]]\nname = "clock"\n'
+    text = f'name = "tools"\nblocks = 2\n{probes}[[arms]]\nplatform = "native"\n'
+    (tmp_path / "tools.toml").write_text(text)
+    plain, crossed = (read(Request(str(tmp_path / "tools.toml"), cross_check=each))[0] for each in (False, True))
+    assert Stage(plain, LocalHost()).tools == {}
+    told = Stage(crossed, LocalHost()).tools
+    assert told == {name: sha256(name.encode()).hexdigest() for name in ("iperf3", "sockperf")}
+
+
+def test_a_program_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "search_path", lambda: "/nowhere")
+    stage = Stage(read_study(of_load("siege"), "tools.toml", catalogue()), LocalHost())
+    with pytest.raises(HostError, match=r"siege is not installed(.|\n)*install it"):
+        _ = stage.tools
 
 
 def test_a_run_does_not_go_on_where_it_could_not_be_compared() -> None:

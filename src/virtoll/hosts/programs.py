@@ -5,10 +5,13 @@ A user's PATH lacks those, and root's too who came by `su`; mkfs.ext4, runc and 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 from pathlib import Path
+
+from virtoll.errors import HostError
 
 Stamp = tuple[int, int]
 _FURTHER = ("/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -33,6 +36,19 @@ def stamp(program: str) -> Stamp | None:
         return None
     there = Path(path).stat()
     return there.st_ino, there.st_mtime_ns
+
+
+def digest(program: str) -> str:
+    """sha256 of a program's file on this machine, hex: what an upgrade changes. HostError where it is not installed, or
+    cannot be read.
+    """
+    path = find(program)
+    if path is None:
+        raise HostError(f"{program} is not installed", where="localhost", remedy="install it, as it was before")
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise HostError(f"cannot read {path}: {error.strerror}", where="localhost") from error
 
 
 def apparmor_strips(program: str) -> str:

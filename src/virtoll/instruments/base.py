@@ -25,6 +25,11 @@ class Instrument(Part):
     packages: ClassVar[tuple[str, ...]] = ()
     when_it_gives_up: ClassVar[str] = ""  # what to do then
 
+    @property
+    def tool(self) -> str:
+        """The program of this machine's that it runs beside the instance; "" of none."""
+        return ""
+
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """What is missing on the client's host; empty when ready."""
         return []

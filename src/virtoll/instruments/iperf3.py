@@ -26,9 +26,14 @@ class Iperf3(Instrument):
     summary: ClassVar[str] = "a second opinion on bulk: TCP and UDP throughput by iperf3"
     packages: ClassVar[tuple[str, ...]] = ("iperf3",)
 
+    @property
+    def tool(self) -> str:
+        """The client."""
+        return self.name
+
     def check(self, host: Host) -> list[Problem]:
         """Whether it is there for the client."""
-        return outside.missing(host, "iperf3", "iperf3")
+        return outside.missing(host, self.tool, "iperf3")
 
     def stands_for(self, probe: str, settings: Any) -> bool:
         """Streams; of datagrams, those that the sender cuts itself."""

@@ -30,9 +30,14 @@ class Sockperf(Instrument):
     summary: ClassVar[str] = "a second opinion on round-trip: TCP and UDP, block, by sockperf"
     packages: ClassVar[tuple[str, ...]] = ("sockperf",)
 
+    @property
+    def tool(self) -> str:
+        """The client."""
+        return self.name
+
     def check(self, host: Host) -> list[Problem]:
         """Whether it is there for the client."""
-        return outside.missing(host, "sockperf", "sockperf")
+        return outside.missing(host, self.tool, "sockperf")
 
     def stands_for(self, probe: str, settings: Any) -> bool:
         """Round trips of whoever waits asleep, as it does, in messages that a datagram holds."""

@@ -194,6 +194,11 @@ class Load(Part):
         return None
 
     @property
+    def tool(self) -> str:
+        """The program of this machine's that it runs; "" where that is our own, or comes with an image."""
+        return ""
+
+    @property
     def programs(self) -> Wanted:
         """The root filesystem that holds the programs it runs; nothing, where they are the machine's or our own."""
         return Wanted()

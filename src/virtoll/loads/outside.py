@@ -58,9 +58,14 @@ class HttpTool(Load):
         content: HttpObject | None = self.settings.content
         return content
 
+    @property
+    def tool(self) -> str:
+        """It is called as the load is."""
+        return self.name
+
     def check(self, host: Host) -> list[Problem]:
         """Whether the tool is there."""
-        return missing(host, self.name, self.packages[0])
+        return missing(host, self.tool, self.packages[0])
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Nothing needs to be opened."""

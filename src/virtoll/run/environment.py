@@ -55,14 +55,15 @@ def describe(
     files: Mapping[str, str],
     *,
     generators: Iterable[str],
+    tools: Mapping[str, str],
     media: Mapping[str, str],
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
     comes from; ``files``: digests of what of this machine's a service is given;
-    ``generators``: the binaries that load is made with, besides the one that waits for each service; ``media``: digests
-    of what they send, or are served.
+    ``generators``: the binaries that load is made with, besides the one that waits for each service; ``tools``: digests
+    of this machine's own programs that do the same; ``media``: digests of what they send, or are served.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     installed = {role: content["versions"] for role, content in contents.items() if content["versions"]}
@@ -81,7 +82,10 @@ def describe(
         "plugins": dict(plugins),
         "files": dict(files),
         "agent": binaries.digest("virtoll-agent"),
-        "load generators": {name: binaries.digest(name) for name in sorted({"virtoll-load", *generators})},
+        "load generators": {
+            **{name: binaries.digest(name) for name in sorted({"virtoll-load", *generators})},
+            **tools,
+        },
         **({"media": dict(media)} if media else {}),
     }
     notes = {
@@ -106,8 +110,9 @@ def describe(
 
 def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
     """This machine, as a study's stage has made it ready for these arms."""
-    generators, media = stage.generators, stage.media
-    return describe(images, stage.runtimes(arms), skipped, plugins(), stage.files, generators=generators, media=media)
+    generators, tools, media = stage.generators, stage.tools, stage.media
+    found = (stage.runtimes(arms), skipped, plugins(), stage.files)
+    return describe(images, *found, generators=generators, tools=tools, media=media)
 
 
 def _in_a_line(versions: Mapping[str, str]) -> str:

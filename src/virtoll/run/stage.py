@@ -11,10 +11,12 @@ from pathlib import Path
 
 from virtoll import films, footage, voice
 from virtoll.errors import Problem, StudyError
+from virtoll.hosts import programs
 from virtoll.hosts.local import LocalHost
 from virtoll.images import go, jars, oci, rootfs
 from virtoll.images.base import Image, Images, Wanted, together
 from virtoll.images.source import Source
+from virtoll.instruments.base import instruments
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.networks.base import network_modes
@@ -225,6 +227,13 @@ class Stage:
     def generators(self) -> set[str]:
         """The binaries of virtoll's own that the loads run."""
         return {work.load.generator for work in self._driven if work.load.generator}
+
+    @property
+    def tools(self) -> dict[str, str]:
+        """The digest of each program of this machine's that loads and instruments run. HostError where one is gone."""
+        of_loads = {work.load.tool for work in self._driven}
+        of_cases = {instruments()[case.instrument]().tool for case in self.study.programme if case.instrument}
+        return {name: programs.digest(name) for name in sorted(of_loads | of_cases) if name}
 
     def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
         """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
