@@ -150,6 +150,20 @@ fn joined(reports: &[Value]) -> u64 {
 }
 
 #[test]
+fn a_stream_that_is_never_offered_stands_still() {
+    let roles = [role("watcher", false, true), role("film", true, false)];
+    let film = |reports: &[Value], what: &str| sum(reports, |it| &it["received"]["film"][what]);
+    let reports = told_until(&roles, 1, Whim::Silent, 50, |reports| {
+        film(reports, "waiting_ns") > 100_000_000
+    });
+    assert_eq!(film(&reports, "watched_ns"), 0);
+    let last = reports.last().unwrap();
+    assert_eq!(last["received"]["film"]["streams"], 1);
+    assert_eq!(last["window"]["joined_at_end"], 0, "it waits to join, too");
+    assert_eq!(last["joins"]["failures"], json!({}));
+}
+
+#[test]
 fn who_sends_and_who_watches_join_and_the_film_is_shown() {
     let roles = [
         role("webcam", true, false),

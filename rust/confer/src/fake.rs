@@ -25,6 +25,8 @@ pub enum Whim {
     Full,
     /// Who publishes is hung up on, once it is connected.
     HangsUp,
+    /// It never answers who would watch.
+    Silent,
     /// There is no room for audio.
     Deaf,
     /// It never answers who would come into its audio.
@@ -121,6 +123,7 @@ impl Session<'_> {
                     None,
                 );
             }
+            (_, "join") if self.whim == Whim::Silent => {}
             (_, "join") => {
                 let peer = Peer::new(&self.shared.common, true, now_ns).unwrap();
                 let film = self.shared.roles[0].film.as_ref().unwrap();

@@ -197,17 +197,19 @@ impl<'a> Janus<'a> {
         };
         self.subscription = Subscription::UnderWay;
         self.message(transaction, self.receiving, body, None);
-        self.told.push_back(Told::Asked);
     }
 
-    /// Somebody publishes.
+    /// Somebody publishes. What is to be watched of it is waited for from now on, asked for or not: a server that has too
+    /// much to do leaves what was asked before unanswered.
     fn published(&mut self, publishers: Vec<Publisher>) -> Result<(), Failure> {
+        let mut heard = Vec::new();
         for publisher in publishers {
             if self.displays.len().max(self.wanted.len()) >= MOST_SENDERS {
                 return Err(Failure::Signalling);
             }
             let sender = text(&publisher.id);
-            self.displays.insert(sender, publisher.display);
+            self.displays
+                .insert(sender.clone(), publisher.display.clone());
             if !self.watches {
                 continue;
             }
@@ -222,8 +224,16 @@ impl<'a> Janus<'a> {
                 };
                 if !self.wanted.contains(&wanted) && !self.asked.contains(&wanted) {
                     self.wanted.push(wanted);
+                    heard.push(Feed {
+                        mid: String::new(),
+                        sender: sender.clone(),
+                        display: publisher.display.clone(),
+                    });
                 }
             }
+        }
+        if !heard.is_empty() {
+            self.told.push_back(Told::Heard(heard));
         }
         self.subscribe();
         Ok(())
@@ -321,7 +331,10 @@ impl<'a> Janus<'a> {
             // Who was asked for has just left: the others are still there.
             ("subscribe" | "subscribe first", NO_SUCH_FEED) => {
                 let asked = std::mem::take(&mut self.asked);
-                if asked.len() > 1 {
+                if let [gone] = &asked[..] {
+                    let sender = text(&gone.feed);
+                    self.told.push_back(Told::Gone { sender });
+                } else {
                     self.singly = asked.len();
                     self.wanted.splice(..0, asked);
                 }

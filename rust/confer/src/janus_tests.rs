@@ -72,6 +72,15 @@ fn subscribed(id: u64, mid: &str) -> Value {
     json!({"type": "video", "active": true, "mindex": 0, "mid": mid, "feed_id": id, "feed_mid": "v"})
 }
 
+/// Of somebody's video, at its place (`mid`) of an offer, or "" where it was in none.
+fn feed(sender: &str, display: &str, mid: &str) -> Feed {
+    Feed {
+        mid: mid.into(),
+        sender: sender.into(),
+        display: display.into(),
+    }
+}
+
 /// One that is in the room, and what it said there.
 fn joined<'a>(spec: &'a JanusSpec, publishers: Value) -> (Janus<'a>, Vec<Value>) {
     let mut janus = Janus::new(spec, "virtoll 3 watcher".into(), true, false);
@@ -112,19 +121,20 @@ fn who_joins_subscribes_to_all_video_and_answers_what_is_offered() {
     );
     assert_eq!(
         all_told(&mut janus),
-        [Told::Asked, Told::Joined { others: true }]
+        [
+            Told::Heard(vec![
+                feed("1", "virtoll 0 webcam", ""),
+                feed("2", "Ann", "")
+            ]),
+            Told::Joined { others: true }
+        ]
     );
     let data =
         json!({"videoroom": "attached", "streams": [subscribed(1, "0"), subscribed(2, "1")]});
     janus
         .hear(&event("subscribe first", 9, data, Some("the offer")))
         .unwrap();
-    let feed = |mid: &str, sender: &str, display: &str| Feed {
-        mid: mid.into(),
-        sender: sender.into(),
-        display: display.into(),
-    };
-    let feeds = vec![feed("0", "1", "virtoll 0 webcam"), feed("1", "2", "Ann")];
+    let feeds = vec![feed("1", "virtoll 0 webcam", "0"), feed("2", "Ann", "1")];
     assert_eq!(
         all_told(&mut janus),
         [Told::Offer {
@@ -165,6 +175,28 @@ fn who_publishes_later_is_subscribed_to_when_nothing_is_under_way() {
     );
 }
 
+/// A server that has too much to do answers nothing, and all that waits for it stands still.
+#[test]
+fn who_publishes_is_heard_of_at_once_whether_or_not_it_is_ever_offered() {
+    let spec = spec();
+    let (mut janus, _) = joined(&spec, json!([publisher(1, "")]));
+    all_told(&mut janus);
+    let data = |publishers: Value| json!({"videoroom": "event", "publishers": publishers});
+    let more = data(json!([publisher(1, ""), publisher(2, "Ann")]));
+    janus.hear(&event("", 8, more.clone(), None)).unwrap();
+    let heard = Told::Heard(vec![feed("2", "Ann", "")]);
+    assert_eq!(all_told(&mut janus), [heard]);
+    janus.hear(&event("", 8, more, None)).unwrap();
+    assert_eq!(all_told(&mut janus), [], "nobody new");
+    assert_eq!(said(&mut janus).len(), 0, "the first is unanswered");
+    let (mut sender, _) = joined(&spec, json!([]));
+    sender.watches = false;
+    all_told(&mut sender);
+    let one = data(json!([publisher(2, "Ann")]));
+    sender.hear(&event("", 8, one, None)).unwrap();
+    assert_eq!(all_told(&mut sender), [], "it watches nobody");
+}
+
 #[test]
 fn who_left_before_it_was_asked_for_does_not_keep_the_others_away() {
     let spec = spec();
@@ -175,9 +207,13 @@ fn who_left_before_it_was_asked_for_does_not_keep_the_others_away() {
         .unwrap();
     let feeds = |said: Vec<Value>| said[0]["body"]["streams"].clone();
     assert_eq!(feeds(said(&mut janus)), json!([{"feed": 1, "mid": "v"}]));
+    let is_gone = |told: &Told| matches!(told, Told::Gone { .. });
+    assert!(!all_told(&mut janus).iter().any(is_gone), "one of them is");
     janus
         .hear(&event("subscribe first", 9, gone, None))
         .unwrap();
+    let first = Told::Gone { sender: "1".into() };
+    assert_eq!(all_told(&mut janus), [first]);
     let asked = said(&mut janus);
     assert_eq!(asked[0]["body"]["ptype"], "subscriber");
     assert_eq!(feeds(asked), json!([{"feed": 2, "mid": "v"}]));
@@ -212,7 +248,8 @@ fn who_would_watch_those_who_have_all_left_waits_for_nobody() {
     janus
         .hear(&event("subscribe first", 9, gone, None))
         .unwrap();
-    assert_eq!(all_told(&mut janus), [Told::Alone]);
+    let first = Told::Gone { sender: "1".into() };
+    assert_eq!(all_told(&mut janus), [first, Told::Alone]);
 }
 
 #[test]

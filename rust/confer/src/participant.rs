@@ -50,8 +50,8 @@ pub struct Participant<'a> {
     joined_ns: Option<i64>,
     deadline_ns: i64,
     keep_ns: i64,
-    /// When the last streams were asked for.
-    asked_ns: i64,
+    /// When streams were last heard of.
+    heard_ns: i64,
 }
 
 impl<'a> Participant<'a> {
@@ -85,7 +85,7 @@ impl<'a> Participant<'a> {
             joined_ns: None,
             deadline_ns: now_ns.saturating_add(shared.spec.patience_ns),
             keep_ns: now_ns + alive_every_ns,
-            asked_ns: now_ns,
+            heard_ns: now_ns,
         })
     }
 
@@ -321,16 +321,16 @@ impl<'a> Participant<'a> {
                         .ok_or(Failure::Sdp)?
                         .answered(&sdp)?;
                 }
-                Told::Asked => self.asked_ns = now_ns,
                 Told::Heard(feeds) => {
+                    self.heard_ns = now_ns;
                     self.receiving(now_ns, shared)?
                         .heard(feeds, now_ns, shared)?;
                 }
                 Told::Offer { sdp, feeds } => {
-                    let asked_ns = self.asked_ns;
+                    let heard_ns = self.heard_ns;
                     let receiving = self.receiving(now_ns, shared)?;
                     let answer = receiving.peer.answer(&sdp)?;
-                    receiving.offered(feeds, asked_ns, now_ns, shared, tally)?;
+                    receiving.offered(feeds, heard_ns, now_ns, shared, tally)?;
                     self.room.answer(answer);
                 }
                 Told::Gone { sender } => {

@@ -75,7 +75,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// The feeds are these from now on, and those that are yet to be offered; the new ones were asked for at `since_ns`.
+    /// The feeds are these from now on, and those that are yet to be offered; the new ones were heard of at `since_ns`.
     pub fn offered(
         &mut self,
         feeds: Vec<Feed>,

@@ -96,9 +96,7 @@ pub enum Told {
     Alone,
     /// To what it offered to send.
     Answer(String),
-    /// Streams have been asked for.
-    Asked,
-    /// Streams that the server is to offer by itself, from now on.
+    /// Streams that the server is to offer from now on, by itself or because it is asked to.
     Heard(Vec<Feed>),
     /// What the server would send: all feeds, also those of offers before.
     Offer { sdp: String, feeds: Vec<Feed> },

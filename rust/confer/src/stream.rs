@@ -32,7 +32,7 @@ pub struct Stream {
     /// By which role, or nobody of ours, it is sent: the number of its counts.
     pub role: usize,
     codec: Codec,
-    /// When it was asked for.
+    /// When it was heard of.
     since_ns: i64,
     has_come: bool,
     counting: Counting,
