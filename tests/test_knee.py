@@ -177,7 +177,7 @@ def test_any_load_with_an_intensity_is_searched(text: str, monkeypatch: pytest.M
         ("latency_p99 <", "latency <", "there is no 'latency' here; there are latency_p50, latency_p90, latency_p99, "),
         ("latency_p99 <", "stalled_percent <", "there is no 'stalled_percent' here"),
         ("< 20 ms", "< 20", "lacks its unit: write 20 ms, or 20 s"),
-        ("< 20 ms", "< 20 MB", "is not a duration: write a number and one of ns, us, ms"),
+        ("< 20 ms", "< 20 MB", "latency_p99_ms is a time: write 20 ms, or 20 s"),
         ("< 20 ms", "> 20 ms", "less of latency_p99 is better: write latency_p99 < 20 ms"),
         ("< 20 ms", "of 20 ms", "is no objective: write it so"),
         ("failed < 0.1 %", "failed < 0.001", "failed_percent is in %: write 0.001 %"),
