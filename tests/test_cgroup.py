@@ -137,6 +137,8 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset +memory +pids"
     assert (tmp_path / TOP / "ab12" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +io +memory +pids"
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
+    group.go_first()
+    assert (tmp_path / TOP / "ab12/i/cpu.weight").read_text() == "10000"
 
 
 @pytest.mark.parametrize("told", ["0", "1"])

@@ -17,6 +17,7 @@ import standin
 from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import requirements, shaping
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab
@@ -104,6 +105,14 @@ def test_the_three_namespaces_are_in_a_row(lab: Lab) -> None:
 
 
 @pytest.mark.machine
+def test_a_generator_goes_before_the_origin_on_the_cpu_that_they_share(lab: Lab) -> None:
+    """Answers waited for the origin's turn to end, and the p99 was the lab's own."""
+    mine = Cgroup(f"{lab.cgroup}/generator", hierarchies())
+    file, most = ("cpu.weight", 10_000) if hierarchies().version == 2 else ("cpu.shares", 262_144)
+    assert int((mine.directory("cpu") / file).read_text()) == most
+    assert int((Cgroup(lab.cgroup, hierarchies()).directory("cpu") / file).read_text()) < most
+
+
 def test_a_generator_starts_in_its_place(lab: Lab) -> None:
     place = generator_confinement(lab)
     show = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; readlink /proc/self/ns/net"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
 from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
+from virtoll.hosts import tuning
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup
 from virtoll.hosts.local import LocalHost
@@ -147,11 +149,11 @@ def test_a_refusal_long_before_the_limit_of_processes_is_somebody_elses(
     assert ("something else" in outcome(notes)[1]) is (passed is None)
 
 
-@pytest.mark.parametrize(("each", "passed"), [(1, True), (HOSTS_TASKS_EACH, None), (0, None)])
+@pytest.mark.parametrize(("each", "passed"), [(1, True), (HOSTS_TASKS_EACH, True), (0, None)])
 def test_what_a_service_has_counts_as_the_host_sees_it(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, each: int, passed: bool | None
 ) -> None:
-    """Of a container its own tasks; of gVisor several for each; of a virtual machine's the host sees none."""
+    """Of a container its own tasks; of gVisor nobody knows how many; of a virtual machine's the host sees none."""
     monkeypatch.setattr(Cgroup, "tasks", lambda _: 300)
     limits.of_pids_limit(notes, replace(instance(Gets(Got(200, errno.EAGAIN)), pids=512), hosts_tasks_each=each))
     assert outcome(notes)[0] is passed
@@ -300,17 +302,20 @@ class Burns:
         return self.answer
 
 
-Idle = Callable[[float, int], None]
+Idle = Callable[..., None]
 
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> Idle:
-    """Has the host have so many CPUs, of which so many are idle while an instance burns (300 ns)."""
+    """Has the host have so many CPUs, of which so many are idle from when an instance is asked to burn for 300 ns until
+    its answer is there, which takes so much longer.
+    """
 
-    def is_idle(left: float, cpus: int = 4) -> None:
+    def is_idle(left: float, cpus: int = 4, beside_ns: int = 0) -> None:
         counted_ns = iter((1000, 1000 + round(300 * left)))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
         monkeypatch.setattr(limits, "_idle_ns", lambda _cpus: next(counted_ns))
+        monkeypatch.setattr(limits, "monotonic_ns", iter([0, 300 + beside_ns]).__next__)
 
     is_idle(2.0)
     return is_idle
@@ -334,6 +339,21 @@ def test_the_cpu_limit(
     idle(left, 2)
     limits.of_cpu_count(notes, instance(Burns(answer)))
     assert outcome(notes)[0] is passed
+
+
+def test_what_stands_idle_before_and_after_an_instance_burns_is_no_room(notes: Notes, idle: Idle) -> None:
+    """34 CPUs, of which others use 18 and an instance without a limit the rest; 12 ms of 312 are the answer's way."""
+    idle(0.64, 34, beside_ns=12)
+    limits.of_cpu_count(notes, replace(instance(Burns({"cpu_ns": 4800, "wall_ns": 300})), limits=Limits(vcpus=16)))
+    assert outcome(notes)[0] is None
+
+
+def test_what_loops_that_give_way_take_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that `virtoll tune awake` keeps awake nothing is idle, and no limit was ever proved."""
+    before_ns = limits._idle_ns(os.sched_getaffinity(0))
+    monkeypatch.setattr(tuning, "in_force", lambda _where: {"awake": "loops"})
+    nice = [int(line.split()[2]) for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
+    assert limits._idle_ns(os.sched_getaffinity(0)) >= before_ns + min(nice) * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(2, 2), (3, 3), (64, 3)])

@@ -102,12 +102,18 @@ impl Devices {
         if there.join("dm").exists() {
             return of_device_mapper(there);
         }
+        let says = |name: &str, word: &str| match fs::read_to_string(there.join(name)) {
+            Ok(told) => told.trim_end() == word,
+            Err(_) => true, // an older kernel has no such file
+        };
+        // One that lacks a disk, or is being laid out anew, reads in its kernel thread.
+        let is_whole = || says("md/degraded", "0") && says("md/reshape_position", "none");
         let level = fs::read_to_string(there.join("md/level")).unwrap_or_default();
         match level.trim_end() {
             "raid1" | "raid10" => HandsOn::All,
-            "raid0" if self.kernel >= (5, 14) => HandsOn::All,
+            "raid0" if self.kernel >= (5, 14) && says("queue/iostats", "1") => HandsOn::All,
             "linear" if self.kernel >= (6, 6) => HandsOn::All,
-            "raid4" | "raid5" | "raid6" => HandsOn::Reads,
+            "raid4" | "raid5" | "raid6" if is_whole() => HandsOn::Reads,
             _ => HandsOn::Nothing,
         }
     }
@@ -193,11 +199,14 @@ mod tests {
             ("9:3", "raid0"),
             ("9:4", "linear"),
             ("9:5", "inactive"),
+            ("9:6", "raid6"),
         ] {
             fs::create_dir_all(root.join(number).join("md")).unwrap();
             fs::create_dir_all(root.join(number).join("slaves/sda")).unwrap();
             fs::write(root.join(number).join("md/level"), format!("{level}\n")).unwrap();
         }
+        fs::write(root.join("9:2/md/degraded"), "0\n").unwrap();
+        fs::write(root.join("9:6/md/degraded"), "1\n").unwrap();
         fs::write(root.join("253:4/dm/uuid"), "CRYPT-LUKS2-x\n").unwrap();
         fs::write(root.join("253:5/dm/uuid"), "LVM-x\n").unwrap();
         let mut devices = Devices {
@@ -223,8 +232,8 @@ mod tests {
                 "9:2 wbytes=6\n9:5 rbytes=5\n9:10 rbytes=5\n".to_owned(),
             ),
             (
-                "9:1 Read 5\n9:2 Read 5\n9:2 Write 6\n",
-                "9:2 Write 6\n".to_owned(),
+                "9:1 Read 5\n9:2 Read 5\n9:2 Write 6\n9:6 Read 5\n",
+                "9:2 Write 6\n9:6 Read 5\n".to_owned(),
             ),
             ("9:0 Read 1", "9:0 Read 1".to_owned()),
             ("../x Read 1\n", "../x Read 1\n".to_owned()),

@@ -280,14 +280,19 @@ class Matrix:
 
     def failed(self, arm: Arm, condition: Condition | None = None) -> str:
         """In how many of its trials (under one condition, or any) an arm's service `failed_its_users`, which are not
-        valid: "failed its users in 5 of 8 trials (...)"; "" where in none, or where there are no others.
+        valid: "failed its users in 5 of 8 trials (...)"; "" where in none, where there are no others, or of probes.
         """
+        if self.run.programme:
+            return ""
         among = [each for each in self.conditions if condition in (None, each) and self.across(arm, each)]
         mine = [trial for trial in self.trials if trial.record.trial.arm.label == arm.label]
         here = [trial for trial in mine if Condition.of(trial.record.trial) in among]
         failed = [trial for trial in here if trial.failed_its_users]
         of = sum(not is_interrupted(trial.record) for trial in here)
-        return f"failed its users in {len(failed)} of {of} trials ({failed[0].record.reason})" if failed else ""
+        if not failed:
+            return ""
+        lost = "" if failed[0].record.status == "invalid" else ", or was lost in its window,"
+        return f"failed its users{lost} in {len(failed)} of {of} trials ({failed[0].record.reason})"
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value, or none to compare it with: the first reason a trial of it gives, or of the baseline

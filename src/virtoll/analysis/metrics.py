@@ -16,6 +16,7 @@ from virtoll.analysis.victim import Bins
 from virtoll.record.model import (
     ALL_THERE,
     ANSWERED,
+    BESIDE_IT,
     CORRECTLY,
     INTENSITIES,
     LEVEL,
@@ -233,7 +234,8 @@ class TrialMetrics:
         """
         record = self.record
         if record.status == "failed":
-            return not is_interrupted(record) and any(phase.name == "window" for phase in record.phases)
+            last = next((phase.name for phase in reversed(record.phases) if phase.name != "teardown"), "")
+            return not is_interrupted(record) and last == "window"
         return record.status == "invalid" and any(_is_owed(c.name) for c in record.checks if c.passed is False)
 
     @property
@@ -260,6 +262,8 @@ class TrialMetrics:
 
 
 def _is_owed(check: str) -> bool:
+    if BESIDE_IT in check:
+        return False
     return check.endswith((ANSWERED, LIVED)) or check.startswith(CORRECTLY) or check in (WENT_ON, ALL_THERE)
 
 

@@ -19,7 +19,7 @@ from virtoll.analysis.metrics import KNEE, Metric
 from virtoll.analysis.rules import rule_of
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm, Quantity
-from virtoll.record.objective import parse_of
+from virtoll.record.objective import parse_of, short
 
 Told = Literal["met", "missed", "cannot tell", "not measured"]
 
@@ -49,9 +49,27 @@ def objective_of(text: str, metrics: Mapping[str, Metric]) -> Objective:
     for name, metric in metrics.items():
         if metric.better is not None:
             there[name] = Quantity(metric.title, metric.unit, metric.better)
-            words.setdefault(name.partition(".")[2] or name, name)  # without its load's, or probe's, name
-            words.setdefault(metric.title.lower(), name)  # as reports call it, where that is one word: "throughput"
-    return parse_of(text, there, words)
+            for word in _words(name, metric):
+                words.setdefault(word, name)
+    found = parse_of(text, there, words)
+    word = text.split("<", maxsplit=1)[0].split(">", maxsplit=1)[0].strip()
+    of_its_unit = (name for name, quantity in there.items() if quantity.unit == found.unit)
+    of = [name for name in of_its_unit if word in _words(name, metrics[name])]
+    if word not in there and len(of) > 1:
+        raise AmbiguousError(f"{text!r}: {word!r} may be any of {', '.join(of)}: write one of these")
+    return found
+
+
+class AmbiguousError(ValueError):
+    """An objective's word stands for several metrics of its unit."""
+
+
+def _words(name: str, metric: Metric) -> tuple[str, str, str]:
+    """What stands for a metric: its name without its load's, or probe's; the same without its unit; and as reports call
+    it, where that is one word ("throughput").
+    """
+    own = name.partition(".")[2] or name
+    return own, short(own), metric.title.lower()
 
 
 def held(matrix: Matrix, objective: Objective, arm: Arm) -> Held:

@@ -23,7 +23,7 @@ from virtoll.analysis.metrics import Metric, barring
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
-from virtoll.record.model import Arm
+from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.store import attempt
 from virtoll.units import percent
 
@@ -236,9 +236,17 @@ def _part_attempts(matrix: Matrix, there: npt.NDArray[np.bool_], native: Arm) ->
         return
     for b, a, c in np.argwhere(there).tolist():
         pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c], native)
-        trials = [] if pair is None else [each.record.trial for each in pair]
-        if len({(trial.turn, attempt(trial.id)) for trial in trials if trial.turn}) > 1:
+        if pair is not None and pair[0].record.trial.turn and not _overlap(*(each.record for each in pair)):
             there[b, a, c] = False
+
+
+def _overlap(one: TrialRecord, other: TrialRecord) -> bool:
+    """Whether two trials of a turn, which are all under way together, were so at one time."""
+    spans = [[(phase.start_ns, phase.start_ns + phase.duration_ns) for phase in each.phases] for each in (one, other)]
+    (begun, ended), (others_begun, others_ended) = (
+        (min((span[0] for span in each), default=0), max((span[1] for span in each), default=0)) for each in spans
+    )
+    return begun < others_ended and others_begun < ended
 
 
 def _is_compared(matrix: Matrix, native: Arm) -> npt.NDArray[np.bool_]:

@@ -84,7 +84,8 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: i
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
         lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
-        stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
+        generator = stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
+        generator.go_first()  # else what has come waits until the origin, where it shares the CPU, has had its turn
         yield lab
 
 

@@ -55,7 +55,7 @@ class NativeSettings:
     time_limit_ns: int = within(10 * 10**9, least=1)
     rate_per_s: float = within(100.0, least=1e-3)  # open loop
     arrival: Literal["poisson", "constant"] = "poisson"  # open loop
-    seed: int = within(1, most=2**64 - 1)  # of all that is drawn: the same seed gives the same schedule
+    seed: int = within(1, most=2**63 - 1)  # of all that is drawn: the same seed gives the same schedule
     timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
     log_requests: bool = True  # keep each request's start and latency, up to about the first 1e6 (told in the record)

@@ -72,7 +72,7 @@ class ParticipantsSettings:
     rest_ns: int = 10**9
     settle_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=10**9)
-    seed: int = within(1, most=2**64 - 1)  # where in its footage each begins
+    seed: int = within(1, most=2**63 - 1)  # where in its footage each begins
     speakers: int = within(0, most=1000)
     audio_bitrate_bit_per_s: float = within(32_000.0, least=6_000, most=256_000)  # what libopus takes for one channel
     browsers: int = within(0, most=16)

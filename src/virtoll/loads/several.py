@@ -37,6 +37,7 @@ class SeveralSessions(Session):
     sessions: Sequence[Session]
     cpus: Sequence[frozenset[int]]  # those that each may use
     end_all: Callable[[], None]
+    parts: Sequence[Load] = ()  # each one's load, which says how many of its CPUs it can use
     clock: Callable[[], int] = time.monotonic_ns
     _are_there: bool = False  # once all of them have done something
 
@@ -62,7 +63,8 @@ class SeveralSessions(Session):
             partial(each.measure, intensity=part, duration_ns=duration_ns, start_ns=start_ns)
             for each, part in zip(self.sessions, parts, strict=True)
         ]
-        return together(self.load, self._each(asked), self.cpus, intensity)
+        usable = [part.usable_cpus(len(own), at) for part, own, at in zip(self.parts, self.cpus, parts, strict=False)]
+        return together(self.load, self._each(asked), self.cpus, intensity, usable)
 
     def rest(self) -> None:
         """All of them."""
@@ -88,7 +90,8 @@ def several(load: Load, clients: Sequence[Client], offer: Offer, end_all: Callab
         sessions = [
             stack.enter_context(part.session(client, offer)) for part, client in zip(parts, clients, strict=True)
         ]
-        yield SeveralSessions(load, sessions, [client.confinement.cpus or frozenset() for client in clients], end_all)
+        cpus = [client.confinement.cpus or frozenset() for client in clients]
+        yield SeveralSessions(load, sessions, cpus, end_all, parts)
 
 
 def parts_of(load: Load, intensity: float | None, generators: int) -> list[float] | list[None]:
@@ -101,7 +104,11 @@ def parts_of(load: Load, intensity: float | None, generators: int) -> list[float
 
 
 def together(
-    load: Load, measurements: Sequence[Measurement], cpus: Sequence[frozenset[int]], intensity: float | None
+    load: Load,
+    measurements: Sequence[Measurement],
+    cpus: Sequence[frozenset[int]],
+    intensity: float | None,
+    usable: Sequence[int | None] = (),
 ) -> Measurement:
     """One measurement of what each generator measured in the same window. TrialError where that was not the same."""
     windows = [each.window for each in measurements]
@@ -113,7 +120,8 @@ def together(
         bulk = Bulk(_all([each.bulk.histogram for each in measurements]), _all([e.bulk.lateness for e in measurements]))
     except ValueError as error:
         raise TrialError(str(error), where=f"[generators], load {load.name!r}") from error
-    return Measurement(measurements[0].instrument, _sum(windows, cpus, intensity), bulk)
+    whole = _sum(windows, cpus, usable or [None] * len(windows), intensity)
+    return Measurement(measurements[0].instrument, whole, bulk)
 
 
 def _all(histograms: Sequence[Histogram | None]) -> Histogram | None:
@@ -127,7 +135,9 @@ def _asked_ns(windows: Sequence[Window]) -> int | None:
     return None if first_ns == windows[0].start_ns else first_ns
 
 
-def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: float | None) -> Window:
+def _sum(
+    windows: Sequence[Window], cpus: Sequence[frozenset[int]], usable: Sequence[int | None], intensity: float | None
+) -> Window:
     """What was done in a window by all; what one of them does not tell is not known of all."""
     first = windows[0]
     names = [name for name in first.counts if all(name in window.counts for window in windows)]
@@ -146,8 +156,8 @@ def _sum(windows: Sequence[Window], cpus: Sequence[frozenset[int]], intensity: f
         at=intensity,
         begun_ns=_known([window.begun_ns for window in windows], max),
         parts=[
-            GeneratorPart(generator=number, cpus=sorted(own), window=window)
-            for number, (own, window) in enumerate(zip(cpus, windows, strict=True), 1)
+            GeneratorPart(generator=number, cpus=sorted(own), usable=threads, window=window)
+            for number, (own, threads, window) in enumerate(zip(cpus, usable, windows, strict=True), 1)
         ],
     )
 

@@ -81,7 +81,7 @@ class ViewingSettings:
     # Kernel memory for what came over a connection and is not read; 0: the kernel's own rule. About half of it is the
     # window, of which a round trip brings one: over a path of much delay a high bit rate needs more.
     receive_bytes: int = within(65_536, most=2**30)
-    seed: int = within(1, most=2**64 - 1)  # of all that is drawn
+    seed: int = within(1, most=2**63 - 1)  # of all that is drawn
 
     @property
     def film(self) -> Film:

@@ -75,6 +75,7 @@ BROWSER = "browser"  # the key of a window's events that are browsers which watc
 # end"; and that it had an answer for each of them by when the window began.
 ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"
 ALL_THERE = "all users were there in the window"
+BESIDE_IT = " beside it: "  # in the names of checks of other servers, behind theirs
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
 # The same of what the load itself sent by the clock, for others to watch.
@@ -323,6 +324,7 @@ class GeneratorPart(_Record):
 
     generator: int  # from 1
     cpus: list[int]  # those it may use; generators that have the same ones share them
+    usable: int | None = None  # how many of them its threads can use; None: it was not recorded, or is not known
     window: Window
 
 

@@ -23,10 +23,6 @@ _LONGEST = 200  # characters
 _EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
 
 
-class AmbiguousError(ValueError):
-    """An objective's word stands for several metrics."""
-
-
 def quantile_of(objective: Objective) -> float | None:
     """Of a latency, which quantile is bounded; None of anything else."""
     return _LATENCIES.get(objective.metric)
@@ -53,19 +49,13 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
     if match is None or match[2] is None or match[3] is None:
         raise ValueError(f"{text[:_LONGEST]!r} is no objective: {_EXAMPLE}")
     word, sign, number, unit = match[1], match[2], float(match[3]), match[4] or ""
-    short: dict[str, str] = {}
+    brief: dict[str, str] = {}
     for name in there:
-        own = _short(name.rpartition(".")[2])
-        short[_short(name) if own in short else own] = name
-    metric = word if word in there else (short | dict(also or {})).get(word)
-    if (
-        metric is not None
-        and word not in there
-        and len(of := [name for name in there if word in _words(name, there[name])]) > 1
-    ):
-        raise AmbiguousError(f"{text!r}: {word!r} may be any of {', '.join(of)}: write one of these")
+        own = short(name.rpartition(".")[2])
+        brief[short(name) if own in brief else own] = name
+    metric = word if word in there else (brief | dict(also or {})).get(word)
     if metric is None:
-        raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
+        raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(brief)}")
     quantity = there[metric]
     right = "<" if quantity.better == "less" else ">"
     if sign != right:
@@ -76,13 +66,7 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
     return Objective(text=text, metric=metric, better=quantity.better, bound=bound, unit=quantity.unit)
 
 
-def _words(name: str, quantity: Quantity) -> set[str]:
-    """What stands for a metric: its name without its probe's or load's, or its title, where that is one word."""
-    own = name.partition(".")[2] or name
-    return {own, _short(own), quantity.title.lower()}
-
-
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A metric's name without its unit."""
     return re.sub(r"_(ms|percent|per_hour|per_s|mbit_per_s)$", "", name)
 

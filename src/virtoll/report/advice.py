@@ -10,14 +10,13 @@ from virtoll.analysis.advice import Candidate, Ranked, ranked
 from virtoll.analysis.carrying import of_searches
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.objectives import Held, held, objective_of
+from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
 from virtoll.analysis.ratios import Toll, TollTable, toll_table
 from virtoll.analysis.server import is_held, met_under
 from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
-from virtoll.record.objective import AmbiguousError
 from virtoll.report.asked import identity
 from virtoll.report.findings import Findings
 from virtoll.study.values import nearest
@@ -77,8 +76,8 @@ class Part:
         )
 
     def failed(self, arm: Arm) -> str:
-        """In how many trials an arm's service failed its users; "" where in none, and of probes, which have none."""
-        return "" if self.findings.is_programme else self.findings.matrix.failed(arm)
+        """In how many trials an arm's service failed its users; "" where in none."""
+        return self.findings.matrix.failed(arm)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,18 +56,19 @@ class Both:
 
     def notes(self) -> Iterator[str]:
         """What a reader must know of either run."""
-        yield from self._of_each(lambda each: each.run.notes)
+        yield from self._of_each([each.run.notes for each in self.sides])
 
     def readings(self) -> Iterator[str]:
         """How to read either run's figures."""
-        yield from self._of_each(how_to_read)
+        yield from self._of_each([how_to_read(each) for each in self.sides])
 
-    def _of_each(self, told: Callable[[Findings], Iterable[str]]) -> Iterator[str]:
-        if self.is_one_run:
-            yield from told(self.sides[0])
+    def _of_each(self, told: Sequence[Sequence[str]]) -> Iterator[str]:
+        """Once, where one run says the same of both of its configurations."""
+        if self.is_one_run and told[0] == told[1]:
+            yield from told[0]
             return
-        for name, each in zip("AB", self.sides, strict=True):
-            yield from (f"{name}: {note}" for note in told(each))
+        for name, notes in zip("AB", told, strict=True):
+            yield from (f"{name}: {note}" for note in notes)
 
     def configured(self) -> Iterator[str]:
         """What is under test, and differs; of one run's configurations all that does."""

@@ -58,8 +58,6 @@ def _lacked(names: Sequence[str], record: TrialRecord) -> bool:
 
 def _failing(findings: Findings) -> list[str]:
     """Arms whose service failed its users in some trials: those that are left are the better ones."""
-    if findings.is_programme:
-        return []
     return [
         f"{arm.label} {failed}: its figures are of the others, which are the better ones"
         for arm in findings.matrix.arms

@@ -21,7 +21,7 @@ from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
-from virtoll.record.model import HEADROOM_FOR_ALL, BesideRecord, Measured, PlannedTrial, Window
+from virtoll.record.model import BESIDE_IT, HEADROOM_FOR_ALL, BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
@@ -213,7 +213,7 @@ def _of(name: str, notes: Notes) -> Iterator[Notes]:
     """Notes for the length of the block, whose checks are then the trial's own, with that server's name."""
     told = Notes(notes.directory, lambda _phase: None)
     yield told
-    notes.checks += [each.model_copy(update={"name": f"{name} beside it: {each.name}"}) for each in told.checks]
+    notes.checks += [each.model_copy(update={"name": f"{name}{BESIDE_IT}{each.name}"}) for each in told.checks]
 
 
 @contextmanager

@@ -142,6 +142,7 @@ class Deployer:
             lab, LOAD, Unprivileged(), self.images.load, network="host", limits=limits, ports=()
         ) as instance:
             accounting = instance.accounting
+            Cgroup(accounting.cgroup, hierarchies()).go_first()  # as the generator of our own does
             group = Cgroup(accounting.parts["payload"], hierarchies())
             confinement = Confinement(group.procs, lab.sut.netns, lab.sut.cpus)
             yield Programs(instance.agent, accounting.cgroup, accounting.directory / "root", confinement)

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic_ns
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, HostError
+from virtoll.hosts import tuning
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Instance, is_elsewhere, platforms
 from virtoll.probes.base import Place
@@ -102,7 +104,7 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     name = _CPU
     cpus = os.sched_getaffinity(0)
     threads = min(2 * vcpus + 1, len(cpus))  # more get no more, and are refused where [limits] pids is small
-    idle_ns = _idle_ns(cpus)
+    begun_ns, idle_ns = monotonic_ns(), _idle_ns(cpus)
     before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
         burnt = instance.agent.burn(threads, 300)
@@ -118,7 +120,10 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
             notes.check(name, None, "neither the instance nor the host tells the CPU time that was used")
             return
         used_ns, whose = after_ns - before_ns, ", as the host counts"
-    got, left = used_ns / burnt["wall_ns"], (_idle_ns(cpus) - idle_ns) / burnt["wall_ns"]
+    idle_ns = _idle_ns(cpus) - idle_ns
+    # As if all of them had stood idle before it began, and after it ended.
+    beside_ns = max(0, monotonic_ns() - begun_ns - burnt["wall_ns"]) * len(cpus)
+    got, left = used_ns / burnt["wall_ns"], max(0, idle_ns - beside_ns) / burnt["wall_ns"]
     detail = f"{threads} busy threads got {got:.2f} CPU{whose}"
     if got > vcpus + _ROOM_CPUS:
         notes.check(name, False, detail)
@@ -131,10 +136,13 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
 
 
 def _idle_ns(cpus: Set[int]) -> int:
-    """For how long these CPUs of the host's have stood idle since it began (proc_stat(5): idle and iowait)."""
+    """For how long these CPUs of the host's have stood idle since it began (proc_stat(5): idle and iowait; nice, too,
+    where `virtoll tune awake` has loops at work that give way to all else).
+    """
     names = {f"cpu{cpu}" for cpu in cpus}
+    columns = (2, 4, 5) if "awake" in tuning.in_force(tuning.directory()) else (4, 5)
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-    ticks = sum(int(line[4]) + int(line[5]) for line in lines if line[0] in names)
+    ticks = sum(int(line[column]) for line in lines if line[0] in names for column in columns)
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -175,7 +183,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     detail = f"{asked} processes asked for, {got.amount} got: {_refusal(got)}"
     if got.errno not in (None, errno.EAGAIN):  # for want of anything else: no proof that their number is limited
         notes.check(name, None, detail)
-    elif got.errno is not None and got.amount + held < _nearly(instance.limits.pids):
+    elif got.errno is not None and held is not None and got.amount + held < _nearly(instance.limits.pids):
         far = f"with {held} that were there, that is far below the limit of {instance.limits.pids}"
         notes.check(name, None, f"{detail}; {far}: something else refused (ulimit -u, kernel.pid_max, a group above?)")
     else:
@@ -187,14 +195,16 @@ def _nearly(pids: int) -> float:
     return min(0.9 * pids, pids - 16)
 
 
-def _tasks(instance: Instance) -> int:
-    """How many processes and threads it has, as its guest's kernel counts them, or the host's; 0 where neither does."""
+def _tasks(instance: Instance) -> int | None:
+    """How many processes and threads it has, as its guest's kernel counts them, or the host's; None where neither does
+    so one by one (of gVisor's the host has an unknown number for each).
+    """
     try:
         return int(instance.agent.get(_GUESTS_TASKS))
     except (AgentError, ValueError):
         payload = instance.accounting.parts.get("payload", instance.accounting.cgroup)
         each = instance.hosts_tasks_each
-        return Cgroup(payload, hierarchies()).tasks() // each if each else 0
+        return Cgroup(payload, hierarchies()).tasks() if each == 1 else 0 if each == 0 else None
 
 
 def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0) -> str:

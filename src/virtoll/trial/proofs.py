@@ -204,8 +204,8 @@ def _of_several(notes: Notes, measured: Measured, instance_busy: float | str) ->
     if used is None:
         notes.check(GENERATOR_HEADROOM, None, f"{measured.instrument} does not report the CPU time of each")
         return
-    detail = "used " + "; ".join(f"generator {p.generator} {share:.0%} of {len(p.cpus)} CPU" for p, share in used)
-    over = [(part, share) for part, share in used if share >= HEADROOM]
+    detail = "used " + "; ".join(f"generator {p.generator} {share:.0%} of {cpus} CPU" for p, share, cpus in used)
+    over = [(part, share) for part, share, _ in used if share >= HEADROOM]
     if over and measured.loop == "closed" and not isinstance(instance_busy, str):
         over = [(part, share) for part, share in over if not _is_outrun(share, instance_busy)]
         detail += f", and the instance {instance_busy:.0%} of its own"

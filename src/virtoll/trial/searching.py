@@ -180,9 +180,9 @@ def overrun(window: Window, load: Load, cpus: int) -> str:
 
 def _overrun_of_several(window: Window) -> str:
     """The first generator that had too much to do, or began too late to be part of the whole."""
-    for part, share in several.used(window) or ():
+    for part, share, cpus in several.used(window) or ():
         if share >= proofs.HEADROOM:
-            return f"generator {part.generator} used {share:.0%} of its {len(part.cpus)} CPU"
+            return f"generator {part.generator} used {share:.0%} of its {cpus} CPU"
     if not several.tell_when(window):
         return ""
     late, told = several.begun(window)

@@ -47,17 +47,20 @@ def tell_when(window: Window) -> bool:
     return all(part.window.begun_ns is not None for part in window.parts)
 
 
-def used(window: Window) -> list[tuple[GeneratorPart, float]] | None:
-    """The share of its CPUs that each generator used, with all who share them: nobody has more headroom than they have
-    together. None where one of them does not tell.
+def used(window: Window) -> list[tuple[GeneratorPart, float, int]] | None:
+    """The share of the CPUs that its threads can use that each generator used, with all who share them: nobody has more
+    headroom than they have together; and how many those are. None where one of them does not tell.
     """
-    cpus: dict[tuple[int, ...], float] = {}
+    cpus: dict[tuple[int, ...], tuple[float, int]] = {}
     for part in window.parts:
         if part.window.cpus_at_most is None:
             return None
         key = tuple(part.cpus)
-        cpus[key] = cpus.get(key, 0.0) + part.window.cpus_at_most
-    return [(part, cpus[tuple(part.cpus)] / max(1, len(part.cpus))) for part in window.parts]
+        busy, usable = cpus.get(key, (0.0, 0))
+        mine = len(part.cpus) if part.usable is None else part.usable
+        cpus[key] = busy + part.window.cpus_at_most, min(usable + mine, max(1, len(part.cpus)))
+    found = ((part, *cpus[tuple(part.cpus)]) for part in window.parts)
+    return [(part, busy / max(1, usable), usable) for part, busy, usable in found]
 
 
 def those(window: Window, request: str, fails: Callable[[Events], bool]) -> list[GeneratorPart]:

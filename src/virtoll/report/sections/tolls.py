@@ -10,6 +10,7 @@ import altair as alt
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.metrics import OF_A_WINDOW
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
@@ -45,7 +46,7 @@ from virtoll.report.words import (
 )
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
-_BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
+_BESIDE = (OF_A_WINDOW, "latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
 
 
 class Tolls(Section):
