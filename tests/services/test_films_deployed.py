@@ -193,8 +193,8 @@ def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
         options = ("-rtsp_transport", transport, url)
         if offer.is_live:
             least = 0 if transport == "udp" else frames
-            seen = (live(scene, seconds, options) for seconds in (3, 6, 12, 24))
-            assert any(each["video"] > least and each["audio"] > 0 for each in seen)
+            tries = (live(scene, seconds, options) for seconds in (3, 6, 12, 24))
+            assert any(each["video"] > least and each["audio"] > 0 for each in tries)
         elif transport == "udp":
             seen = scene.watched(10, *options)
             assert min(seen["video"], seen["audio"]) > 0
@@ -205,9 +205,7 @@ def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
 
 
 def live(scene: Scene, seconds: int, options: Sequence[str]) -> Mapping[str, int]:
-    """What was seen of a stream that is there already, or comes; nothing where a busy server had not got hold of it in the
-    20 s that it gives itself.
-    """
+    """What was seen of a stream; nothing where a busy server had not got hold of it in the 20 s that it has."""
     try:
         return scene.watched(seconds, *options)
     except CommandError as error:
