@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from test_tuning import made
-from virtoll.hosts.tuning import CPUS, THP
+from virtoll.hosts.tuning import CONGESTION, CPUS, THP
 from virtoll.run import machine, trying
 from virtoll.run.looking import Glance, Seen, between, glance, look
 from virtoll.run.machine import Finding, Measured
@@ -36,6 +36,7 @@ GOOD = {
     f"{CPUS}/cpu0/cpuidle/state0/latency": "0\n",
     "sys/devices/system/node/online": "0\n",
     THP: "always [madvise] never\n",
+    CONGESTION: "cubic\n",
     "proc/swaps": "Filename Type Size Used Priority\n",
     f"{CLOCKS}/current_clocksource": "tsc\n",
     f"{CLOCKS}/available_clocksource": "tsc hpet\n",
@@ -72,6 +73,7 @@ NOISY: list[tuple[str, dict[str, str], str, str]] = [
         "sysctl kernel.numa_balancing=0",
     ),
     ("THP", {THP: "[always] madvise never\n"}, "always", "virtoll tune thp"),
+    ("TCP", {CONGESTION: "bbr\n"}, "congestion control bbr", "virtoll tune congestion"),
     ("swap", {"proc/swaps": "Filename\n/dev/sdb partition 1000000 20480 -2\n"}, "1 in use, holding 20 MiB", "swapoff"),
     ("clock source", {f"{CLOCKS}/current_clocksource": "hpet\n"}, "hpet", "echo tsc > /sys/devices/system/clocksource"),
 ]

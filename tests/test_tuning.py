@@ -21,7 +21,19 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.changes import Keeper, Setting, chosen
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.resources import RESOURCES
-from virtoll.hosts.tuning import CPUS, LATENCY, THP, Awake, Governor, HugePages, Idle, Knob, Turbo
+from virtoll.hosts.tuning import (
+    CONGESTION,
+    CPUS,
+    LATENCY,
+    THP,
+    Awake,
+    Congestion,
+    Governor,
+    HugePages,
+    Idle,
+    Knob,
+    Turbo,
+)
 from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.run import environment
@@ -440,3 +452,23 @@ def test_the_same_for_programs(root: Path, where: Path, host: LocalHost) -> None
     assert turbo.keys() == {"name", "became", "told", "problem"}
     assert (turbo["name"], turbo["became"], turbo["problem"]) == ("turbo", "would", None)
     assert idle["problem"].keys() == {"what", "where", "remedy"}
+
+
+@pytest.mark.parametrize(("now", "then"), [("bbr", "cubic"), ("cubic", "cubic"), ("reno", "reno")])
+def test_congestion_control_that_paces_is_changed_and_put_back(now: str, then: str, tmp_path: Path) -> None:
+    """With bbr single requests of 10 kB through Squid waited for 0.1 s, some four of them a second."""
+    offered = {f"{Path(CONGESTION).parent}/tcp_available_congestion_control": "reno bbr cubic\n"}
+    root = made(tmp_path, {CONGESTION: f"{now}\n", **offered})
+    changes = Congestion(root).changes()
+    for change in changes:
+        change.apply()
+    assert chosen(root / CONGESTION) == then
+    assert len(changes) == (now != then)
+
+
+def test_congestion_control_that_is_not_to_be_had_is_told(tmp_path: Path) -> None:
+    assert "is not there" in str(Congestion(tmp_path).state().problem)
+    offered = {f"{Path(CONGESTION).parent}/tcp_available_congestion_control": "reno bbr\n"}
+    problem = Congestion(made(tmp_path, {CONGESTION: "bbr\n", **offered})).state().problem
+    assert problem is not None
+    assert "the kernel offers only: reno bbr" in problem.what

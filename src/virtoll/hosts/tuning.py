@@ -29,6 +29,8 @@ _ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 LATENCY = "dev/cpu_dma_latency"
+CONGESTION = "proc/sys/net/ipv4/tcp_congestion_control"
+STEADY_CONGESTION = ("cubic", "reno")  # what they send waits for acknowledgements alone
 _GROUP_IDLE = (5, 15)  # the first kernel whose control groups have cpu.idle
 
 
@@ -188,6 +190,30 @@ class HugePages(SettingsKnob):
         return None if any(self.wanted()) else Problem("this kernel has no transparent huge pages")
 
 
+class Congestion(SettingsKnob):
+    """TCP's congestion control, which namespaces that are made from then on, and containers in them, have too."""
+
+    name = "congestion"
+    summary = "TCP sends as fast as it may (cubic): one that paces (bbr) has single requests wait for 0.1 s"
+    tuned = "TCP congestion control cubic"
+
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """As it is, where that waits for nothing by the clock."""
+        path = self.root / CONGESTION
+        if path.exists():
+            now = chosen(path)
+            yield path, now if now in STEADY_CONGESTION else "cubic"
+
+    def refusal(self) -> Problem | None:
+        """No such file, or no cubic."""
+        if not any(self.wanted()):
+            return Problem("is not there", str(self.root / CONGESTION))
+        offered = (self.root / CONGESTION).with_name("tcp_available_congestion_control")
+        if "cubic" not in (chosen(offered) or "cubic").split():
+            return Problem(f"the kernel offers only: {chosen(offered)}", str(offered), "modprobe tcp_cubic")
+        return None
+
+
 class Idle(Knob):
     """How deep a CPU may sleep."""
 
@@ -304,7 +330,7 @@ def _listed(cpus: set[int]) -> str:
     return ", ".join(map(str, sorted(cpus)))
 
 
-KNOBS: tuple[type[Knob], ...] = (Governor, Turbo, HugePages, Idle, Awake)
+KNOBS: tuple[type[Knob], ...] = (Governor, Turbo, HugePages, Congestion, Idle, Awake)
 
 
 def directory() -> Path:

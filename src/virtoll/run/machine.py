@@ -172,6 +172,17 @@ def _huge_pages(root: Path, measured: Measured) -> Finding:
     return Finding("THP", "good" if is_good else "noisy", word, effect, "" if is_good else "virtoll tune thp", missing)
 
 
+def _congestion(root: Path, measured: Measured) -> Finding:
+    del measured
+    word = chosen(root / tuning.CONGESTION)
+    if word is None:
+        return Finding("TCP", "unknown", "", missing=f"/{tuning.CONGESTION} is not there")
+    is_good = word in tuning.STEADY_CONGESTION
+    missing = "" if is_good else "effect not measured: it hangs on how services and users wait for each other"
+    remedy = "" if is_good else "virtoll tune congestion"
+    return Finding("TCP", "good" if is_good else "noisy", f"congestion control {word}", "", remedy, missing)
+
+
 def _swap(root: Path, measured: Measured) -> Finding:
     try:
         devices = (root / "proc/swaps").read_text(encoding="utf-8").splitlines()[1:]
@@ -274,6 +285,7 @@ CHECKS: tuple[Callable[[Path, Measured], Finding], ...] = (
     _smt,
     _numa,
     _huge_pages,
+    _congestion,
     _swap,
     _clock_source,
     _time_sync,
