@@ -365,7 +365,7 @@ COMPLETED = [
     ("probe clock --network us", {"usernet"}),
     ("help exit", {"exit-codes"}),
     ("completion ", set(SHELLS)),
-    ("tune ", {"governor", "turbo", "thp", "idle", "awake"}),
+    ("tune ", {"governor", "turbo", "thp", "congestion", "idle", "awake"}),
     ("untune aw", {"awake"}),
 ]
 
