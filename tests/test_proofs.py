@@ -314,6 +314,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Idle:
     def is_idle(left: float, cpus: int = 4, beside_ns: int = 0) -> None:
         counted_ns = iter((1000, 1000 + round(300 * left)))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
+        monkeypatch.setattr(os, "cpu_count", lambda: cpus)
         monkeypatch.setattr(limits, "_idle_ns", lambda _cpus: next(counted_ns))
         monkeypatch.setattr(limits, "monotonic_ns", iter([0, 300 + beside_ns]).__next__)
 
@@ -346,6 +347,18 @@ def test_what_stands_idle_before_and_after_an_instance_burns_is_no_room(notes: N
     idle(0.64, 34, beside_ns=12)
     limits.of_cpu_count(notes, replace(instance(Burns({"cpu_ns": 4800, "wall_ns": 300})), limits=Limits(vcpus=16)))
     assert outcome(notes)[0] is None
+
+
+@pytest.mark.parametrize(("ns", "passed"), [(300, None), (900, False)])
+def test_a_limit_of_all_cpus_that_virtoll_may_use_is_not_the_machines(
+    notes: Notes, idle: Idle, monkeypatch: pytest.MonkeyPatch, ns: int, passed: bool | None
+) -> None:
+    """By `taskset -c 0 virtoll ...`: one thread was tried, which cannot exceed one CPU, and passed for a proof."""
+    idle(0.0, 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    agent = Burns({"cpu_ns": ns, "wall_ns": 300})
+    limits.of_cpu_count(notes, instance(agent))
+    assert (outcome(notes)[0], agent.threads) == (passed, 3)
 
 
 def test_what_loops_that_give_way_take_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from quiet import Quiet
 from test_rotation import planned, ratios, run
 from virtoll.fakes import FakeExperiment
-from virtoll.record.model import PlannedTrial
+from virtoll.record.model import Phase, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.run.execute import execute
@@ -104,6 +104,26 @@ def test_trials_of_one_turn_that_were_measured_at_different_times_are_not_compar
     directory = RunDirectory(tmp_path / "run")
     killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and not is_docker(trial)))
     told = a_day_later(RunDirectory(tmp_path / "run"))
+    assert told == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
+
+
+def test_nor_are_they_where_the_clock_began_anew_with_a_boot_between(tmp_path: Path) -> None:
+    """The monotonic clock said the same of both; by the wall's one of them was measured a day later."""
+    text = TEXT.replace("SEED", "1")
+    run(tmp_path / "run", FakeExperiment(EQUAL), text)
+    directory = RunDirectory(tmp_path / "run")
+    killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and not is_docker(trial)))
+    path = directory.path / "trials.jsonl"
+    records = [TrialRecord.model_validate_json(line) for line in path.read_text("utf-8").splitlines()]
+    before = [record.model_copy(update={"started_at": "2026-01-01T00:00:00.000+00:00"}) for record in records]
+    path.write_text("".join(f"{record.model_dump_json()}\n" for record in before), encoding="utf-8")
+    booted = FakeExperiment(EQUAL, drift=lambda _now_s: 1.3)
+    assert execute(RunDirectory(directory.path), booted, Quiet())
+    records = [TrialRecord.model_validate_json(line) for line in path.read_text("utf-8").splitlines()]
+    alike = [Phase(name="window", start_ns=10**9, duration_ns=10**9)]
+    after = [record.model_copy(update={"phases": alike}) for record in records]
+    path.write_text("".join(f"{record.model_dump_json()}\n" for record in after), encoding="utf-8")
+    told = ratios(find(directory.path), "docker+routed")
     assert told == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
 
 

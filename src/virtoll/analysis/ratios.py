@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -241,12 +242,22 @@ def _part_attempts(matrix: Matrix, there: npt.NDArray[np.bool_], native: Arm) ->
 
 
 def _overlap(one: TrialRecord, other: TrialRecord) -> bool:
-    """Whether two trials of a turn, which are all under way together, were so at one time."""
-    spans = [[(phase.start_ns, phase.start_ns + phase.duration_ns) for phase in each.phases] for each in (one, other)]
-    (begun, ended), (others_begun, others_ended) = (
-        (min((span[0] for span in each), default=0), max((span[1] for span in each), default=0)) for each in spans
-    )
-    return begun < others_ended and others_begun < ended
+    """Whether two trials of a turn, which are all under way together, were so at one time: by the monotonic clock, and
+    by the wall's too, for the machine may have been booted between them.
+    """
+    pairs = zip(_spans_ns(one), _spans_ns(other), strict=True)
+    return all(mine[0] < theirs[1] and theirs[0] < mine[1] for mine, theirs in pairs)
+
+
+def _spans_ns(record: TrialRecord) -> tuple[tuple[int, int], tuple[int, int]]:
+    """When a trial began and ended, by the monotonic clock and by the wall's."""
+    begun_ns = min((phase.start_ns for phase in record.phases), default=0)
+    ended_ns = max((phase.start_ns + phase.duration_ns for phase in record.phases), default=0)
+    started_ns = round(datetime.fromisoformat(record.started_at).timestamp() * 1e9)
+    return (begun_ns, ended_ns), (started_ns, started_ns + ended_ns - begun_ns + _BEGUN_WITHIN_NS)
+
+
+_BEGUN_WITHIN_NS = 5 * 10**9  # of each other are all trials of a turn; no machine boots and measures again so soon
 
 
 def _is_compared(matrix: Matrix, native: Arm) -> npt.NDArray[np.bool_]:

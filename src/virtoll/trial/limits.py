@@ -102,8 +102,8 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     """
     vcpus = instance.limits.vcpus
     name = _CPU
-    cpus = os.sched_getaffinity(0)
-    threads = min(2 * vcpus + 1, len(cpus))  # more get no more, and are refused where [limits] pids is small
+    cpus, of_host = os.sched_getaffinity(0), os.cpu_count() or 1
+    threads = min(2 * vcpus + 1, of_host)  # more get no more, and are refused where [limits] pids is small
     begun_ns, idle_ns = monotonic_ns(), _idle_ns(cpus)
     before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
@@ -127,7 +127,7 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     detail = f"{threads} busy threads got {got:.2f} CPU{whose}"
     if got > vcpus + _ROOM_CPUS:
         notes.check(name, False, detail)
-    elif vcpus >= len(cpus):
+    elif vcpus >= of_host:
         notes.check(name, True, f"{detail}, and the host has no more")
     elif left < _ROOM_CPUS:
         notes.check(name, None, f"{detail}, and {left:.2f} more were to be had: others' work is no limit")
