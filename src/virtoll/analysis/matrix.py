@@ -284,9 +284,10 @@ class Matrix:
         """
         if self.run.programme:
             return ""
-        among = [each for each in self.conditions if condition in (None, each) and self.across(arm, each)]
         mine = [trial for trial in self.trials if trial.record.trial.arm.label == arm.label]
-        here = [trial for trial in mine if Condition.of(trial.record.trial) in among]
+        under = each_condition(trial.record.trial for trial in mine)
+        others = {each for each in self.conditions if condition in (None, each) and self.across(arm, each)}
+        here = [trial for trial, each in zip(mine, under, strict=True) if each in others]
         failed = [trial for trial in here if trial.failed_its_users]
         of = sum(not is_interrupted(trial.record) for trial in here)
         if not failed:

@@ -37,7 +37,6 @@ class SeveralSessions(Session):
     sessions: Sequence[Session]
     cpus: Sequence[frozenset[int]]  # those that each may use
     end_all: Callable[[], None]
-    parts: Sequence[Load] = ()  # each one's load, which says how many of its CPUs it can use
     clock: Callable[[], int] = time.monotonic_ns
     _are_there: bool = False  # once all of them have done something
 
@@ -63,7 +62,8 @@ class SeveralSessions(Session):
             partial(each.measure, intensity=part, duration_ns=duration_ns, start_ns=start_ns)
             for each, part in zip(self.sessions, parts, strict=True)
         ]
-        usable = [part.usable_cpus(len(own), at) for part, own, at in zip(self.parts, self.cpus, parts, strict=False)]
+        loads = zip(self.load.divided(len(self.sessions)), self.cpus, parts, strict=True)
+        usable = [each.usable_cpus(len(own), part) for each, own, part in loads]
         return together(self.load, self._each(asked), self.cpus, intensity, usable)
 
     def rest(self) -> None:
@@ -91,7 +91,7 @@ def several(load: Load, clients: Sequence[Client], offer: Offer, end_all: Callab
             stack.enter_context(part.session(client, offer)) for part, client in zip(parts, clients, strict=True)
         ]
         cpus = [client.confinement.cpus or frozenset() for client in clients]
-        yield SeveralSessions(load, sessions, cpus, end_all, parts)
+        yield SeveralSessions(load, sessions, cpus, end_all)
 
 
 def parts_of(load: Load, intensity: float | None, generators: int) -> list[float] | list[None]:

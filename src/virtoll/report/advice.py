@@ -75,10 +75,6 @@ class Part:
             c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
         )
 
-    def failed(self, arm: Arm) -> str:
-        """In how many trials an arm's service failed its users; "" where in none."""
-        return self.findings.matrix.failed(arm)
-
 
 @dataclass(frozen=True)
 class Advice:
@@ -218,7 +214,8 @@ def _candidate(
         toll = part.toll(mine)
         if _is_known(part, mine) if mine.role == "baseline" else toll is not None and _tells(part, mine, toll):
             tolls[part.name] = toll
-        under[part.name], lost[part.name], failed[part.name] = part.under(mine), part.lost(mine), part.failed(mine)
+        under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
+        failed[part.name] = part.findings.matrix.failed(mine)
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: _support(arm, need, known) for need in needs}
     return Candidate(arm, answers, told, tolls, under, lost, failed)
