@@ -259,20 +259,46 @@ fn disks(text: &str) -> impl Iterator<Item = (&str, std::str::SplitAsciiWhitespa
 
 /// The sum over them; nothing where there is none.
 fn diskstats(text: &str, values: &mut [i64]) {
-    for (at, (_, mut fields)) in disks(text).enumerate() {
+    for (at, (name, mut fields)) in disks(text).enumerate() {
         if at == 0 {
             values.fill(0);
+        }
+        if is_counted_elsewhere(text, name) {
+            continue;
         }
         add(&mut values[0], fields.nth(2), SECTOR_BYTES);
         add(&mut values[1], fields.nth(3), SECTOR_BYTES);
     }
 }
 
-/// sda1 of sda, nvme0n1p2 of nvme0n1; the kernel lists partitions after their disk.
+/// Whether it is a path (nvme0c1n1) of an NVMe disk that may have several, whose head (nvme0n1) counts the same bytes.
+/// Before Linux 6.2 heads count none, and stand at 0.
+fn is_counted_elsewhere(text: &str, name: &str) -> bool {
+    let Some(head) = head_of(name) else {
+        return false;
+    };
+    disks(text)
+        .filter(|(other, _)| *other == head)
+        .any(|(_, mut fields)| [fields.nth(2), fields.nth(3)] != [Some("0"), Some("0")])
+}
+
+/// The disk that an NVMe path is one of.
+fn head_of(path: &str) -> Option<String> {
+    let (subsystem, rest) = path.strip_prefix("nvme")?.split_once('c')?;
+    let (_controller, namespace) = rest.split_once('n')?;
+    Some(format!("nvme{subsystem}n{namespace}"))
+}
+
+/// sda1 of sda, nvme0n1p2 of nvme0n1, where nvme0n10 is another disk: behind a digit the kernel puts a p before the number
+/// (`add_partition` of block/partitions/core.c). It lists partitions after their disk.
 fn is_partition(disk: &str, name: &str) -> bool {
+    let behind = match disk.ends_with(|last: char| last.is_ascii_digit()) {
+        true => "p",
+        false => "",
+    };
     let number = name
         .strip_prefix(disk)
-        .map(|rest| rest.strip_prefix('p').unwrap_or(rest));
+        .and_then(|rest| rest.strip_prefix(behind));
     !disk.is_empty()
         && number
             .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
@@ -508,6 +534,23 @@ mod tests {
         let text = "   7 0 loop0 9 9 999 9 9 9 999 9 0 0 0\n   8 0 sda 1 0 10 0 1 0 20 0 0 0 0\n   8 1 sda1 1 0 10 0 1 0 20 0 0 0 0\n \
             259 0 nvme0n1 1 0 1 0 1 0 2 0 0 0 0\n 259 1 nvme0n1p1 1 0 1 0 1 0 2 0 0 0 0\n   8 0 sdaa 1 0 100 0 1 0 200 0 0 0 0\n";
         assert_eq!(parsed(Kind::Diskstats, text), [111 * 512, 222 * 512]);
+        let tenth = "259 0 nvme0n1 1 0 1 0 1 0 2 0\n259 1 nvme0n1p1 1 0 1 0 1 0 2 0\n259 2 nvme0n10 1 0 10 0 1 0 20 0\n";
+        assert_eq!(parsed(Kind::Diskstats, tenth), [11 * 512, 22 * 512]);
+    }
+
+    #[test]
+    fn an_nvme_disk_with_paths_is_counted_once() {
+        let paths =
+            "   0 0 nvme0c0n1 1 0 10 0 1 0 20 0 0 0 0\n   0 1 nvme0c1n1 1 0 1 0 1 0 2 0 0 0 0\n";
+        let head = |read, written| {
+            format!("{paths} 259 2 nvme0n1 2 0 {read} 0 2 0 {written} 0 0 0 0\n 259 3 nvme0n1p1 2 0 11 0 2 0 22 0 0 0 0\n")
+        };
+        let both = [11 * 512, 22 * 512];
+        assert_eq!(parsed(Kind::Diskstats, &head(11, 22)), both);
+        assert_eq!(parsed(Kind::Diskstats, &head(0, 0)), both, "before 6.2");
+        assert_eq!(parsed(Kind::Diskstats, paths), both, "without its head");
+        let all = ["nvme0c0n1", "nvme0c1n1", "nvme0n1"];
+        assert_eq!(summed(Kind::Diskstats, &[], head(0, 0).as_bytes()), all);
     }
 
     #[test]

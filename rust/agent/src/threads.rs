@@ -20,6 +20,8 @@ pub struct Threads {
     group: PathBuf,
     known: HashMap<i32, (File, Counts)>,
     totals: Counts,
+    /// Whether this kernel counts at all.
+    is_told: bool,
 }
 
 impl Threads {
@@ -29,13 +31,14 @@ impl Threads {
             group: group.to_path_buf(),
             known: HashMap::new(),
             totals: [0; 2],
+            is_told: fs::read_to_string("/proc/self/schedstat").is_ok_and(|own| is_counted(&own)),
         }
     }
 
     /// Look at every thread; `values` gets the sums so far. They stay MISSING when not every thread could be seen.
     pub fn sample(&mut self, values: &mut [i64]) {
         let mut ids = Vec::new();
-        if list(&self.group, &mut ids) && self.add_all(ids).is_ok() {
+        if self.is_told && list(&self.group, &mut ids) && self.add_all(ids).is_ok() {
             values.copy_from_slice(&self.totals);
         }
     }
@@ -110,6 +113,11 @@ fn parse(text: &str) -> Option<Counts> {
     Some([times, waited_ns])
 }
 
+/// Whether it was told of somebody who runs. A kernel without scheduler statistics (CONFIG_SCHEDSTATS) tells zeros.
+fn is_counted(text: &str) -> bool {
+    parse(text).is_some_and(|[times, _]| times > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +128,21 @@ mod tests {
     fn schedstat() {
         assert_eq!(parse("123456 789 42\n"), Some([42, 789]));
         assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn zeros_of_who_runs_are_no_counts() {
+        assert!(is_counted("145207 0 2\n"));
+        assert!(!is_counted("0 0 0\n"));
+        let group = std::env::temp_dir().join(unique("virtoll-threads"));
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join("tasks"), format!("{}\n", std::process::id())).unwrap();
+        let mut threads = Threads::new(&group);
+        threads.is_told = false;
+        let mut values = [MISSING; 2];
+        threads.sample(&mut values);
+        fs::remove_dir_all(&group).unwrap();
+        assert_eq!(values, [MISSING; 2]);
     }
 
     #[test]

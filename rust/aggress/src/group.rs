@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
 
@@ -17,6 +18,10 @@ use crate::Work;
 const F_SETSIG: c_int = 10;
 /// The first process ends so when it cannot do what it is for; the reason is in the shared page.
 const REFUSED: c_int = 3;
+
+/// How long what holds memory may take to give it back, and how often that is looked at.
+const GIVE_BACK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a process gets for what it does itself.
 const FAULTS: [c_int; 5] = [
@@ -107,6 +112,25 @@ impl Group {
         }
     }
 
+    fn let_give_back(&self) {
+        let begun = Instant::now();
+        while self.shared.gives_back() && !self.has_ended() && begun.elapsed() < GIVE_BACK {
+            self.shared.end_now(); // only where it lives: the next group has the rest of the time
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether the first process has; it is not reaped.
+    fn has_ended(&self) -> bool {
+        // SAFETY: an all-zero siginfo_t is valid, and the kernel fills it when the child has ended.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, self.leader as libc::id_t, &mut info, options);
+            info.si_pid() == self.leader
+        }
+    }
+
     fn verdict(&self) -> Ended {
         let mut status = 0;
         // SAFETY: an all-zero siginfo_t is valid, and the kernel fills it; the child remains to be reaped.
@@ -127,7 +151,11 @@ impl Group {
 
     /// Kill the whole group at one stroke and wait until none of it is left. A fork that is under way when the signal
     /// comes does not succeed (the kernel's copy_process).
+    ///
+    /// What holds memory gives it back first. One that was killed holds it while it ends, and is no process any more
+    /// that the OOM killer could choose: another's next page would cost that one its life, the agent's too.
     pub fn end(self) {
+        self.let_give_back();
         // SAFETY: no memory is involved. The group is the aggressor's own: its first process was not reaped yet.
         unsafe { libc::kill(-self.leader, libc::SIGKILL) };
         loop {
@@ -206,5 +234,54 @@ fn pipe() -> io::Result<(File, OwnedFd)> {
             return Err(io::Error::last_os_error());
         }
         Ok((File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test: what ends a group reaps all children of its process.
+    #[test]
+    fn what_holds_memory_gives_it_back_before_it_is_killed_and_its_heir_has_the_rest_of_the_time() {
+        let gives_back: Work = Box::new(|shared: &Shared| {
+            shared.set_gives_back(true);
+            shared.add(0, 1);
+            while !shared.is_over() {
+                std::thread::sleep(LOOK);
+            }
+            shared.add(1, 1);
+            shared.set_gives_back(false);
+            end_own()
+        });
+        let keeps: Work = Box::new(|shared: &Shared| loop {
+            shared.set_gives_back(true);
+            std::thread::sleep(LOOK);
+        });
+        let begun = |shared: &Shared| {
+            while !shared.gives_back() {
+                std::thread::sleep(LOOK);
+            }
+        };
+        let shared = Shared::new(u64::MAX).unwrap();
+        let killed = Group::start(&gives_back, shared).unwrap();
+        begun(&shared);
+        // SAFETY: no memory is involved; the process is a child that was not reaped.
+        unsafe { libc::kill(killed.leader, libc::SIGKILL) };
+        while killed.look().is_none() {
+            std::thread::sleep(LOOK);
+        }
+        killed.end();
+        assert!(!shared.is_over());
+        let heir = Group::start(&gives_back, shared).unwrap();
+        begun(&shared);
+        heir.end();
+        assert_eq!((shared.get(0), shared.get(1)), (2, 1));
+
+        let shared = Shared::new(u64::MAX).unwrap();
+        let stubborn = Group::start(&keeps, shared).unwrap();
+        begun(&shared);
+        stubborn.end(); // waited for no longer than GIVE_BACK
+        assert!(!shared.gives_back());
     }
 }

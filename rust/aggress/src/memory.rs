@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use virtoll_probe::arguments::Arguments;
 
+use crate::group::end_own;
 use crate::shared::Shared;
 use crate::{team, Aggressor, Work};
 
@@ -29,13 +30,14 @@ fn prepare(arguments: &mut Arguments) -> Work {
 }
 
 /// Take step after step. When there is no more to be had, go over what is held again and again, so that none of it is
-/// idle.
+/// idle. What is held is given back when the time is over: see [`crate::group::Group::end`].
 fn grow(shared: Shared, most_steps: u64) -> String {
     shared.set(HELD, 0);
     let mut held: Vec<NonNull<u64>> = Vec::new();
     let mut stamp = 0;
     let mut next = 0;
-    loop {
+    shared.set_gives_back(true);
+    while !shared.is_over() {
         let room = (held.len() as u64) < most_steps;
         let more = room.then(|| team::mapped(STEP_BYTES));
         let block = match more {
@@ -54,6 +56,12 @@ fn grow(shared: Shared, most_steps: u64) -> String {
         shared.add(TOUCHED, STEP_BYTES as u64);
         shared.set(HELD, (held.len() * STEP_BYTES) as u64);
     }
+    for block in held {
+        // SAFETY: the step was mapped whole, and nothing refers to it any more.
+        unsafe { libc::munmap(block.as_ptr().cast(), STEP_BYTES) };
+    }
+    shared.set_gives_back(false);
+    end_own()
 }
 
 /// Write to each page of a step something that no other page holds, so that nothing can merge or compress them away.
@@ -62,7 +70,7 @@ fn touch(block: NonNull<u64>, mut stamp: u64) -> u64 {
         for word in (0..WORDS_PER_PAGE).step_by(8) {
             stamp += 1;
             let scattered = stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            // SAFETY: the word lies in the step, which was mapped whole and is never unmapped.
+            // SAFETY: the word lies in the step, which was mapped whole and is unmapped at the end alone.
             unsafe {
                 block
                     .add(page * WORDS_PER_PAGE + word)

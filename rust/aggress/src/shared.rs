@@ -1,7 +1,7 @@
 //! A page that an aggressor's processes share with their supervisor, whoever of them is killed.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 
 use virtoll_probe::windows::now_ns;
 
@@ -23,6 +23,7 @@ struct Page {
     processes: AtomicU64,
     processes_peak: AtomicU64,
     deadline_ns: AtomicU64,
+    gives_back: AtomicBool,
     reason: [AtomicU8; REASON_BYTES],
 }
 
@@ -69,6 +70,21 @@ impl Shared {
         now_ns() >= self.page.deadline_ns.load(Ordering::Relaxed)
     }
 
+    /// Its time is over now.
+    pub fn end_now(&self) {
+        self.page.deadline_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// The group holds what it gives back by itself when its time is over, or holds it no longer.
+    pub fn set_gives_back(&self, holds: bool) {
+        self.page.gives_back.store(holds, Ordering::Relaxed);
+    }
+
+    /// What [`Shared::set_gives_back`] was told.
+    pub fn gives_back(&self) -> bool {
+        self.page.gives_back.load(Ordering::Relaxed)
+    }
+
     /// Take a place for a process that is to be made; false where `most` are taken.
     ///
     /// Places bound the processes for certain: one that is killed while it makes another may keep a place in vain,
@@ -111,6 +127,7 @@ impl Shared {
 
     /// All processes have ended.
     pub fn empty(&self) {
+        self.set_gives_back(false);
         self.page.places.store(0, Ordering::Relaxed);
         self.page.processes.store(0, Ordering::Relaxed);
     }

@@ -162,12 +162,14 @@ impl Frames {
 
 /// The gaps of which a freeze is told (W3C webrtc-stats, freezeCount: the last 30 frames).
 const GAPS: usize = 30;
-/// Of fewer nothing is told (as libwebrtc does).
+/// Of fewer there is no mean to speak of, and libwebrtc tells nothing. The slowest footage has a frame a second: a gap of
+/// thrice that is a freeze of any, or who shows one picture and stops would move for good.
 const GAPS_MIN: usize = 5;
+const SLOWEST_NS: u64 = 1_000_000_000;
 const MORE_NS: u64 = 150_000_000;
 
 /// When frames were shown. A gap is a freeze where it is at least three times the mean of the gaps before it, and at least
-/// 150 ms longer.
+/// 150 ms longer; of the first few, where it is at least three seconds.
 #[derive(Debug, Default)]
 pub struct Showing {
     pub first_ns: Option<i64>,
@@ -205,10 +207,11 @@ impl Showing {
     pub fn frozen(&self, until_ns: i64) -> Option<(i64, i64)> {
         let gap_ns = u64::try_from(until_ns - self.last_ns).unwrap_or(0);
         let count = self.count.min(GAPS);
-        if self.first_ns.is_none() || count < GAPS_MIN {
-            return None;
-        }
-        let mean_ns = self.sum_us * 1000 / count as u64;
+        self.first_ns?;
+        let mean_ns = match count {
+            GAPS_MIN.. => self.sum_us * 1000 / count as u64,
+            _ => SLOWEST_NS,
+        };
         (gap_ns >= (3 * mean_ns).max(mean_ns + MORE_NS)).then_some((self.last_ns, until_ns))
     }
 }

@@ -131,15 +131,31 @@ fn a_gap_is_a_freeze_where_it_is_thrice_the_mean_and_150_ms_longer() {
 }
 
 #[test]
-fn of_few_frames_nothing_is_told_and_frames_shown_at_once_have_no_gap() {
+fn of_few_frames_no_short_gap_is_told_and_frames_shown_at_once_have_no_gap() {
     let mut showing = Showing::default();
     for number in 0..5 {
         assert_eq!(showing.shown(1, number * 1000 * MS), None);
     }
-    assert_eq!(showing.frozen(1 << 50), None);
+    assert_eq!(showing.frozen(6999 * MS), None);
     assert_eq!(showing.shown(40, 5000 * MS), None);
     assert_eq!(showing.last_ns, 5000 * MS);
     assert!(showing.shown(1, 5200 * MS).is_some(), "the mean is 0 then");
+}
+
+/// It was told as moving for as long as it was watched.
+#[test]
+fn a_stream_that_shows_a_picture_or_two_and_stops_is_frozen() {
+    for frames in 1..=5 {
+        let mut showing = Showing::default();
+        for number in 0..frames {
+            assert_eq!(showing.shown(1, number * 66 * MS), None);
+        }
+        let last_ns = showing.last_ns;
+        assert_eq!(showing.frozen(last_ns + 2999 * MS), None, "{frames}");
+        let until_ns = last_ns + 3000 * MS;
+        assert_eq!(showing.frozen(until_ns), Some((last_ns, until_ns)));
+        assert_eq!(showing.shown(1, until_ns), Some((last_ns, until_ns)));
+    }
 }
 
 proptest! {

@@ -17,6 +17,8 @@ use super::room::{Failure, Words};
 /// What a server says at once: an offer of a hundred feeds.
 const MESSAGE_BYTES: usize = 1 << 20;
 const BUFFER_BYTES: usize = 4096;
+/// What a server says before it lets others have their turn, pings too: of a room of ten thousand senders.
+const HEARD_MAX: usize = 10_000;
 
 enum State {
     Opening(MidHandshake<ClientHandshake<TcpStream>>),
@@ -28,6 +30,8 @@ pub struct Line {
     state: State,
     /// Something came, be it a refusal: there is a connection.
     is_connected: bool,
+    /// How much came without a pause.
+    heard: usize,
 }
 
 impl Line {
@@ -66,6 +70,7 @@ impl Line {
         let line = Line {
             state: State::Opening(opening),
             is_connected: false,
+            heard: 0,
         };
         Ok((line, twin))
     }
@@ -116,7 +121,8 @@ impl Line {
         Ok(())
     }
 
-    /// What came next; None: nothing more has.
+    /// What came next; None: nothing more has. Who goes on and on without a pause would keep all others of this thread
+    /// from their turns, and its window from its end: that is no server's word.
     pub fn hear(&mut self) -> Result<Option<Words>, Failure> {
         self.open()?;
         let socket = match &mut self.state {
@@ -125,12 +131,19 @@ impl Line {
             State::Closed => return Err(Failure::Signalling),
         };
         loop {
+            self.heard += 1;
+            if self.heard > HEARD_MAX {
+                return Err(Failure::Signalling);
+            }
             match socket.read() {
                 Ok(Message::Text(text)) => return Ok(Some(Words::Text(text.as_str().to_owned()))),
                 Ok(Message::Binary(bytes)) => return Ok(Some(Words::Bytes(bytes.to_vec()))),
                 Ok(Message::Close(_)) => return Err(Failure::Signalling),
                 Ok(_) => {}
-                Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => {
+                    self.heard = 0;
+                    return Ok(None);
+                }
                 Err(_) => return Err(Failure::Signalling),
             }
         }
@@ -161,5 +174,42 @@ fn blocked(sent: tungstenite::Result<()>) -> Result<(), Failure> {
     match sent {
         Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => Ok(()), // it keeps what is left
         sent => sent.map_err(|_| Failure::Signalling),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use super::*;
+
+    /// What becomes of a line whose server says so many pongs, which nobody asked for, before anybody looks.
+    fn heard(pongs: usize) -> Result<Option<Words>, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+            panic!("IPv4 expected")
+        };
+        let (mut line, fd) = Line::connect(address, "/", None).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut socket = tungstenite::accept(listener.accept().unwrap().0).unwrap();
+            for _ in 0..pongs {
+                socket.write(Message::Pong(Default::default())).unwrap();
+            }
+            socket.flush().unwrap();
+            socket
+        });
+        line.open().unwrap();
+        while !line.is_open() {
+            assert!(sys::readable_within(&fd, 60_000_000_000));
+            line.open().unwrap();
+        }
+        let _socket = server.join().unwrap();
+        line.hear()
+    }
+
+    #[test]
+    fn a_server_that_goes_on_and_on_has_failed() {
+        assert_eq!(heard(HEARD_MAX / 2), Ok(None));
+        assert_eq!(heard(2 * HEARD_MAX), Err(Failure::Signalling));
     }
 }

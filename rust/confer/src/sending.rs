@@ -1,6 +1,9 @@
 //! What a participant sends: a film, over a connection of media.
 
+use std::time::Duration;
+
 use str0m::media::{MediaTime, Mid, Pt};
+use str0m::stats::MediaEgressStats;
 use str0m::Event;
 
 use super::film::Film;
@@ -9,6 +12,26 @@ use super::play::Play;
 use super::room::Failure;
 use super::tally::{Tally, LATE_NS};
 use super::Shared;
+
+/// What a receiver reported, as str0m last told it: each second, whether a report has come since or not.
+#[derive(Debug, Default)]
+struct Reports {
+    nacks: u64,
+    /// The last report's round trip, and the highest number that had come.
+    last: (Option<Duration>, Option<u64>),
+}
+
+impl Reports {
+    /// How many times something was asked for again since, and the round trip of a report that is another than before.
+    fn since(&mut self, told: &MediaEgressStats) -> (u64, Option<Duration>) {
+        let nacks = told.nacks.saturating_sub(self.nacks);
+        let remote = told.remote.as_ref();
+        let highest = remote.map(|remote| *remote.maximum_sequence_number);
+        let before = std::mem::replace(&mut self.last, (told.rtt, highest));
+        self.nacks = told.nacks;
+        (nacks, told.rtt.filter(|_| before != self.last))
+    }
+}
 
 pub struct Sending<'a> {
     pub peer: Peer,
@@ -19,7 +42,7 @@ pub struct Sending<'a> {
     mid: Mid,
     /// Since it is connected.
     play: Option<(Play<'a>, Pt)>,
-    nacks: u64,
+    reports: Reports,
     /// A frame that was due within the window.
     has_sent: bool,
 }
@@ -40,7 +63,7 @@ impl<'a> Sending<'a> {
             place,
             mid,
             play: None,
-            nacks: 0,
+            reports: Reports::default(),
             has_sent: false,
         };
         Ok((sending, offer))
@@ -106,10 +129,10 @@ impl<'a> Sending<'a> {
                     }
                 }
                 Event::MediaEgressStats(told) => {
-                    let before = std::mem::replace(&mut self.nacks, told.nacks);
+                    let (nacks, rtt) = self.reports.since(&told);
                     if in_window {
-                        sent.nacks += told.nacks.saturating_sub(before);
-                        if let Some(rtt) = told.rtt {
+                        sent.nacks += nacks;
+                        if let Some(rtt) = rtt {
                             sent.rtt.record(rtt.as_nanos() as u64);
                         }
                     }
@@ -127,5 +150,46 @@ impl<'a> Sending<'a> {
 
     pub fn end_window(&mut self, tally: &mut Tally) {
         tally.sent[self.role].streams += u64::from(std::mem::take(&mut self.has_sent));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use str0m::stats::RemoteIngressStats;
+
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_told_once_however_long_no_other_report_comes() {
+        let told = |highest: u64, rtt_ms| MediaEgressStats {
+            mid: "0".into(),
+            rid: None,
+            bytes: 1,
+            packets: 1,
+            firs: 0,
+            plis: 0,
+            nacks: highest / 10,
+            rtt: Some(Duration::from_millis(rtt_ms)),
+            loss: None,
+            timestamp: Instant::now(),
+            remote: Some(RemoteIngressStats {
+                jitter: 0,
+                maximum_sequence_number: highest.into(),
+                packets_lost: 0,
+            }),
+        };
+        let mut reports = Reports::default();
+        let mut since = |highest, rtt_ms| {
+            let (nacks, rtt) = reports.since(&told(highest, rtt_ms));
+            (nacks, rtt.map(|rtt| rtt.as_millis()))
+        };
+        assert_eq!(since(100, 5), (10, Some(5)));
+        assert_eq!(since(100, 5), (0, None), "the same report");
+        assert_eq!(since(100, 5), (0, None));
+        assert_eq!(since(120, 5), (2, Some(5)), "another that took as long");
+        assert_eq!(since(120, 90), (0, Some(90)), "nothing came meanwhile");
+        assert_eq!(since(120, 90), (0, None));
     }
 }

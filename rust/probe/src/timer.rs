@@ -21,6 +21,7 @@ const NS_PER_US: f64 = 1000.0;
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
     let interval_ns = arguments.at_least("interval-ns", 10_000, 1_000_000);
+    let windows = windows.of_units_that_take(interval_ns);
     let mut report = Report::of(&[
         ("lateness_max_us", "us"),
         ("lateness_p50_us", "us"),

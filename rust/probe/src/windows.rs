@@ -96,6 +96,16 @@ impl Windows {
         Windows { count, length }
     }
 
+    /// The same windows for work that keeps its own time, a unit each `unit_ns`: there is no pace to be found, and a
+    /// machine that is busy during the warm-up makes no window shorter.
+    pub fn of_units_that_take(self, unit_ns: u64) -> Windows {
+        let length = match self.length {
+            Length::Time(time_ns) => Length::Work(time_ns.div_ceil(unit_ns)),
+            work => work,
+        };
+        Windows { length, ..self }
+    }
+
     /// Warm up, then run `body(units)` once a window; each window's values come from `values(units, span)`.
     ///
     /// What a reader must know is added to `notes`.
@@ -294,6 +304,30 @@ mod tests {
             });
             assert_eq!(units, 50_000, "{starved} goes");
         }
+    }
+
+    #[test]
+    fn work_that_keeps_its_own_time_needs_no_pace() {
+        // As the timer's wakes are when all of the warm-up is starved: windows had held half of what they should.
+        let windows = Windows {
+            count: 1,
+            length: Length::Time(100 * MS),
+        };
+        let mut starved = |units| {
+            Ok(Span {
+                start_ns: 0,
+                end_ns: units * 5 * MS,
+            })
+        };
+        let mut notes = Vec::new();
+        let kept = windows.of_units_that_take(3 * MS);
+        assert_eq!(kept.units(&mut notes, &mut starved).unwrap(), 34);
+        assert!(notes.is_empty());
+        let asked = Windows {
+            length: Length::Work(7),
+            ..windows
+        };
+        assert_eq!(asked.of_units_that_take(3 * MS).length, Length::Work(7));
     }
 
     #[test]

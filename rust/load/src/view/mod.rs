@@ -58,7 +58,8 @@ pub struct Report {
     joins: Joins,
     views: Views,
     connects: u64,
-    /// Of the window: timers of viewers that waited for one, and those that were looked at more than 10 ms late.
+    /// Of the window: timers of viewers that waited for one, and those that were looked at more than 10 ms late; each of
+    /// these counts in both as often as a tenth of a second of its lateness was begun within.
     wakes: u64,
     wakes_late: u64,
     /// Start-up delays of those that began to play, from when each was to join: (lower_ns, upper_ns, count).

@@ -154,6 +154,7 @@ impl Reading {
                 self.bit_per_s = Some(told.ok_or("a variant without a bandwidth")?);
             }
             "BYTERANGE" => return Err("byte ranges are not known here"),
+            "GAP" => return Err("gaps are not known here"),
             "MEDIA" if is_apart(value) => return Err("audio or video apart is not known here"),
             _ => {}
         }

@@ -90,6 +90,16 @@ fn what_is_no_playlist_is_refused() {
     assert!(parse(&[b'#'; MOST_BYTES + 1]).is_err());
 }
 
+/// What stands there has no media (RFC 8216bis, 4.4.4.7): where a server answers for it, it counted as watched.
+#[test]
+fn a_gap_is_refused_and_no_media() {
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\na\n#EXT-X-GAP\n#EXTINF:4,\nb\n";
+    for read in [parse, super::super::live::playlist::parse] {
+        assert!(read(text.as_bytes()).is_err());
+        assert!(read(text.replace("#EXT-X-GAP\n", "").as_bytes()).is_ok());
+    }
+}
+
 const MASTER: &str = "#EXT-X-STREAM-INF:BANDWIDTH=1,AUDIO=\"a\"\nvideo.m3u8\n";
 
 #[test]

@@ -11,6 +11,8 @@ use crate::tally::Failure;
 
 /// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).
 const LATE_NS: i64 = 10_000_000;
+/// A viewer looks up by itself so often at the most, or once in a part target.
+const LOOKS_NS: i64 = 100_000_000;
 
 /// Statuses of refusals that are told apart; a server that makes up more is not followed.
 const MOST_STATUSES: usize = 32;
@@ -86,7 +88,7 @@ pub struct Tally {
     pub left: u64,
     pub broken: Failures,
     pub connects: u64,
-    /// Timers within the window, and those that were looked at too late.
+    /// Timers within the window, and those that were looked at too late: each so often as `woke` says.
     pub wakes: u64,
     pub wakes_late: u64,
 }
@@ -107,11 +109,21 @@ impl Tally {
         self.drained(now_ns, true);
     }
 
-    /// A timer's turn has come.
+    /// A timer's turn has come. While nobody looks there is no other of the same viewer's: one that is late counts as often
+    /// as the viewer would have looked meanwhile, within the window.
     pub fn woke(&mut self, due_ns: i64, now_ns: i64) {
+        let is_late = now_ns - due_ns > LATE_NS;
+        let part_ns = self.watched.part_ns(due_ns, now_ns);
+        let late_times = match is_late && part_ns > LATE_NS {
+            true => (part_ns as u64).div_ceil(LOOKS_NS as u64),
+            false => 0,
+        };
         if self.watched.holds(due_ns) {
-            self.wakes += 1;
-            self.wakes_late += u64::from(now_ns - due_ns > LATE_NS);
+            self.wakes += late_times.max(1);
+            self.wakes_late += late_times.max(u64::from(is_late));
+        } else {
+            self.wakes += late_times; // it was due before the window, and looked at amid it
+            self.wakes_late += late_times;
         }
     }
 
@@ -193,5 +205,32 @@ mod tests {
             tally.woke(due * LATE_NS, due * LATE_NS + late_ns);
         }
         assert_eq!((tally.wakes, tally.wakes_late), (3, 1));
+    }
+
+    /// One that was late counted once, however late, and not at all where it was due before the window: a thread that was
+    /// stopped for seconds of a window had stalls and ages told as the service's, and hardly a time too late.
+    #[test]
+    fn a_timer_that_is_late_counts_for_as_long_as_it_is_within_the_window() {
+        for (due, woke, wakes, late) in [
+            (110, 110, 1, 0),
+            (110, 111, 1, 0),
+            (110, 112, 1, 1),
+            (110, 135, 3, 3),
+            (175, 225, 3, 3),
+            (199, 225, 1, 1),
+            (90, 125, 3, 3),
+            (90, 101, 0, 0),
+            (90, 102, 1, 1),
+            (90, 500, 10, 10),
+            (200, 300, 0, 0),
+        ] {
+            let mut tally = Tally::within(i64::MAX, i64::MAX);
+            tally.woke(due * LATE_NS, woke * LATE_NS);
+            assert_eq!(tally.wakes, 0, "there is no window");
+            tally = Tally::within(100 * LATE_NS, 200 * LATE_NS);
+            tally.woke(due * LATE_NS, woke * LATE_NS);
+            let told = (tally.wakes, tally.wakes_late);
+            assert_eq!(told, (wakes, late), "{due} {woke}");
+        }
     }
 }

@@ -128,6 +128,9 @@ fn schedule(
 ) -> Result<Vec<Segment>, String> {
     let rate_bit_per_s = arguments.get("rate-bit-per-s", 0_u64);
     let packets_per_s = arguments.get("packets-per-s", 0.0_f64);
+    if packets_per_s.is_nan() || packets_per_s < 0.0 {
+        return Err(format!("--packets-per-s {packets_per_s} is no rate"));
+    }
     let text = arguments.get("steps", String::new());
     let given = [rate_bit_per_s > 0, packets_per_s > 0.0, !text.is_empty()];
     if given.iter().filter(|is_given| **is_given).count() > 1 {
@@ -178,6 +181,8 @@ mod tests {
             "--time-ns 7200000000000 --series-ns 1000000",
             "--trace 1000001",
             "--receive-buffer-bytes 1073741825",
+            "--packets-per-s -5",
+            "--packets-per-s NaN",
         ] {
             assert!(complaint(wrong).is_some(), "{wrong}");
         }
