@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,12 @@ import leaks
 from virtoll.agent import StreamError
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, Lab
-from virtoll.networks.base import NetworkMode, common_kind, network_modes
+from virtoll.networks.base import Kind, NetworkMode, network_modes
 from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
@@ -39,6 +40,7 @@ from virtoll.trial.proofs import has_ended
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
+RARE = ("ipvlan",)  # modes whose device this kernel may not have; all others are to be there
 PORTS = (Port(PORT), Port(PORT, "udp"), Port(20_000, "udp", 20_003))
 UNASKED = Port(20_004, "udp")  # a server listens there, too
 BULK_BYTES = 4 * 1024**2  # each way: a driver that cuts large segments shows from 100 kB on
@@ -104,13 +106,29 @@ def skip_unless_ready(platform: Platform) -> None:
         pytest.skip("\n".join(str(problem) for problem in problems))
 
 
-def modes(platform: type[Platform]) -> list[str]:
-    """The network modes that the platform can be attached in."""
-    return [
-        name
-        for name, mode in network_modes().items()
-        if not isinstance(common_kind(platform.name, platform.kinds, mode), Problem)
-    ]
+def possible(platform: Platform) -> dict[str, Kind]:
+    """The network modes that the platform can be attached in, with its settings, and how."""
+    kinds = {name: platform.kind_in(mode) for name, mode in network_modes().items()}
+    return {name: kind for name, kind in kinds.items() if not isinstance(kind, Problem)}
+
+
+def modes(platform: Platform) -> list[str]:
+    """Those of them that are here."""
+    return [name for name, kind in possible(platform).items() if not lacking(name, kind)]
+
+
+@cache
+def lacking(name: str, kind: Kind) -> str:
+    """Why this machine's kernel has no device for a network mode; "" where it has one, or the mode needs none."""
+    if name not in RARE:
+        return ""
+    return "\n".join(str(problem) for problem in network_modes()[name]().check(LocalHost(), kind))
+
+
+def skip_unless_there(name: str, kind: Kind) -> None:
+    """Skip with the kernel's words where it has no device for a network mode."""
+    if why := lacking(name, kind):
+        pytest.skip(why)
 
 
 @contextmanager
@@ -350,6 +368,12 @@ def log_is_bounded(log: Path, last: bytes) -> None:
         assert time.monotonic() < deadline, log.read_bytes()[-1000:]
         time.sleep(0.02)
     assert HEAD_BYTES < log.stat().st_size <= HEAD_BYTES + TAIL_BYTES
+
+
+def goes_first(group: str) -> bool:
+    """Whether a control group weighs as much as one can (`Cgroup.go_first`)."""
+    file, most = ("cpu.weight", 10_000) if hierarchies().version == 2 else ("cpu.shares", 262_144)
+    return int((Cgroup(group, hierarchies()).directory("cpu") / file).read_text()) == most
 
 
 def is_accounted_for(instance: Instance) -> None:

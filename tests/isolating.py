@@ -48,9 +48,10 @@ def run_of(
     spread: float = 0.02,
     blocks: int = 3,
     factors: Mapping[str, tuple[Any, ...]] | None = None,
+    until: int | None = None,
 ) -> Path:
     """A run of a ready-made study on a fake with these harms; its window is six seconds. ``factors``: what is varied
-    besides the neighbour.
+    besides the neighbour; ``until``: after so many of its blocks it was interrupted.
     """
     text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
     study = dataclasses.replace(read_study(text, f"{name}.toml", catalogue(), quick=quick), blocks=blocks, seed=7)
@@ -63,5 +64,6 @@ def run_of(
     fake = FakeExperiment(
         TOLLS, harms=harms, proofs=PROOFS, spread=spread, window_ns=6 * 10**9, native_latency_ns=1_500_000
     )
-    execute(run, fake, Quiet())
+    asked = iter([False] * (blocks if until is None else until))
+    execute(run, fake, Quiet(), ends=lambda: next(asked, True))
     return path

@@ -7,7 +7,7 @@ from virtoll.hosts import cgroup, namespaces, resources
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import background
 from virtoll.lab import client as visitor
-from virtoll.platforms import container_network, dockerd, lxc, qemu, vm, vmm_api
+from virtoll.platforms import container_network, dockerd, lxc, proxmox_vm, qemu, vm, vmm_api
 from virtoll.platforms.engine import Engine
 from virtoll.services import janus, postgres, red5, unbound, vlc
 
@@ -22,7 +22,7 @@ def wait_for_boots() -> None:
     vm.BOOT_LIMIT_S = client._PATIENCE_S = _PATIENCE_S
     dockerd._START_S = max(dockerd._START_S, _PATIENCE_S)  # nested.patience may have come before
     lxc._LXCFS_START_S = container_network.START_LIMIT_S = _PATIENCE_S
-    qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = _PATIENCE_S
+    proxmox_vm._CONNECT_S = qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = visitor._EXCHANGE_S = _PATIENCE_S
     namespaces.LOCK_S, lxc._LOCK_S = int(_PATIENCE_S), _PATIENCE_S
     cgroup._GRACE_S = resources._NETNS_GRACE_S = background._START_S = streams._SEND_PATIENCE_S = _PATIENCE_S
     for service in (janus, postgres, red5, unbound, vlc):

@@ -67,6 +67,9 @@ _LONG = (
     "analysis_rules",
     "deciding_losses",
     "platform_openvz",
+    "platform_proxmox_ct",
+    "platform_proxmox_vm",
+    "platform_proxmox_ct_deployed",
 )
 # Files whose tests are the same on each platform and share a deployment on one: the platforms of a file need not wait
 # for each other.

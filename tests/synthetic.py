@@ -6,6 +6,7 @@ follow from it. Used by the tests of the analysis and by bench/report.py.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -261,11 +262,16 @@ def _write_bulk(directory: Path, recipe: Recipe, record: TrialRecord, rate: floa
 
 def write_histogram(path: Path, latencies_ns: np.ndarray[Any, Any]) -> None:
     """Latencies in buckets three digits fine, as the generator records them."""
-    edges = np.unique(np.round(np.geomspace(1e3, 6e11, 9000)).astype(np.int64))
+    edges = _edges()
     count, _ = np.histogram(latencies_ns, edges)
     used = np.flatnonzero(count)
     table = pa.table({"lower_ns": edges[used], "upper_ns": edges[used + 1], "count": count[used].astype(np.int64)})
     path.write_bytes(packed(table))
+
+
+@functools.cache
+def _edges() -> np.ndarray[Any, Any]:
+    return np.unique(np.round(np.geomspace(1e3, 6e11, 9000)).astype(np.int64))
 
 
 def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: float, rng: np.random.Generator) -> None:

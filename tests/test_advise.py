@@ -67,6 +67,9 @@ def candidate(label: str, **tolls: Toll | None) -> Candidate:
         (None, toll(0.90, 0.95, 0.99, "unsure"), 0),
         (toll(1.1, 1.2, 1.3, "gains"), None, 1),
         (None, None, 0),
+        (toll(0.9, 0.9, 0.9, "unsure"), toll(0.8, 0.8, 0.8, "unsure"), 0),  # knees of 18 and 16 users in all blocks
+        (toll(0.9, 0.9, 0.9, "unsure"), toll(0.78, 0.80, 0.82), 0),
+        (toll(1.0, 1.0, 1.0, "same"), toll(0.78, 0.80, 0.82), 1),  # native's own, as native is
     ],
 )
 def test_who_is_better_in_a_part(one: Toll | None, other: Toll | None, told: int) -> None:
@@ -218,6 +221,19 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         main(["advise", *argv])
     shown = capsys.readouterr()
     return int(ended.value.code or 0), shown.out, shown.err
+
+
+def test_that_a_rate_is_no_capacity_is_told_whatever_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Native's CPU time says so, of which no objective speaks."""
+    made = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER)))
+    study = json.loads((made / "study.json").read_text())
+    study["base"]["limits.vcpus"] = 8
+    (made / "study.json").write_text(json.dumps(study))
+    for objective in ("cpu_s_per_1000 < 1000", "rate > 1"):
+        _, out, _ = run(capsys, str(made), "--objective", objective)
+        assert "of its CPU: the rate says there how quickly users and service answer each other" in out, objective
 
 
 def test_nothing_fits(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,6 +459,25 @@ def test_a_run_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
 def test_what_others_measured_they_measure_again(tmp_path: Path, notes: dict[str, Any], options: str) -> None:
     _, advice = unsure_of_docker(tmp_path, elsewhere=notes)
     assert command_for_docker(advice) == f"virtoll run proxy --blocks {2 * 8} {options}"
+
+
+def test_a_copy_that_is_not_whole_is_begun_anew(tmp_path: Path) -> None:
+    """It is not gone on with, and that was the command."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=8, factors={"load.connections": [1]}, sealed=1)
+    there = find(write_run(tmp_path / "run", recipe))
+    run = replace(there.run, is_kept=True)
+    kept = replace(there, run=run, matrix=replace(there.matrix, run=run), _tolls={})
+    told = {one.what: one.command for one in untold(advise([kept], [], [], KNOWN))}
+    assert told["docker+routed in run"] == "virtoll run proxy --blocks 16"
+
+
+def test_a_platform_is_measured_where_the_others_were(tmp_path: Path) -> None:
+    """What a server lacks, and what nobody measured there, was to be measured on this machine."""
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={}, bulk=False))
+    measured_elsewhere(made, {"performer": "ab12"})
+    told = {one.what: one.command for one in untold(of(made))}
+    assert told["kvm+routed"] == "virtoll run proxy --platforms kvm --host ssh://root@HOST"
+    assert told["xen-pv"] == "virtoll run proxy --platforms xen-pv --host ssh://root@HOST"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import advice_examples
 import synthetic_programme
-from synthetic import DOCKER, LXC, NATIVE, Recipe, write_run
+from synthetic import DOCKER, LXC, NATIVE, PUBLISHED, Recipe, write_run
 from test_advise import KNOWN, candidate, of, ranks, run, toll
 from test_conference import run_of as conference
 from test_knee import TEXT as SEARCH
@@ -21,7 +21,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.cli.parser import make_parser
 from virtoll.cli.shells import completion
 from virtoll.features import FEATURES
-from virtoll.record.model import LEVEL, Arm
+from virtoll.record.model import LEVEL, Arm, Plan
 from virtoll.report.advice import Advice, advise
 from virtoll.report.advising import answer, as_json, as_text
 from virtoll.report.findings import find
@@ -52,6 +52,19 @@ def test_an_objective_of_a_run_that_lacks_the_arm_is_not_met(tmp_path: Path) -> 
     assert told_of(advice, LXC.label) == {"search": "not measured"}
     (one,) = [one for one in untold(advice) if one.what == f"knee > 200 requests/s of {LXC.label} in search"]
     assert (one.why, one.command) == ("it is not in this run", "virtoll run carries.toml --platforms lxc")
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5, 6])
+def test_blocks_that_all_say_the_same_decide_no_objective_however_many_they_are(tmp_path: Path, blocks: int) -> None:
+    """Of three, five or six the mean may be off in its last digit: an interval of that width met any bound."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=blocks, factors={"load.connections": [1]}, bulk=False)
+
+    def alike(record: dict[str, Any]) -> None:
+        for phase in record["phases"]:
+            phase["duration_ns"] = 100_000_000
+
+    made = altered(write_run(tmp_path / "run", recipe), alike)
+    assert told_of(of(made, "deploy_s < 5 s"), DOCKER.label) == {"run": "cannot tell"}
 
 
 # -- conditions of which an arm tells nothing ----------------------------------------------------------------
@@ -231,6 +244,18 @@ def test_of_a_ramp_that_all_missed_at_its_top_the_plan_is_named(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("unwatched")
+def test_of_a_ramp_that_several_hosts_measured_no_plan_is_named(tmp_path: Path) -> None:
+    """`virtoll plan` refuses it: how many users one carries is told of one kind of host."""
+    made = conference(tmp_path / "run").path
+    plan = Plan.model_validate_json((made / "plan.json").read_text())
+    there = [each.model_copy(update={"host": f"node{each.block % 2}"}) for each in plan.trials]
+    (made / "plan.json").write_text(plan.model_copy(update={"trials": there}).model_dump_json())
+    altered(made, lambda record: record["trial"].update(host=f"node{record['trial']['block'] % 2}"))
+    told = untold(of(made, "frozen < 1 %"))
+    assert not [one for one in told if one.command.startswith("virtoll plan")]
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_an_arm_that_met_the_objective_nowhere_costs_nothing_that_could_be_compared(tmp_path: Path) -> None:
     advice = of(altered(conference(tmp_path / "run").path, cheaper_when_over(10)))
     told = ranks(advice)
@@ -251,6 +276,20 @@ def test_of_a_programme_an_objective_is_told_by_its_own_probe(tmp_path: Path) ->
     advice = of(made, f"{metric} {sign} 0.000001" if sign == ">" else f"{metric} < 1000000000")
     assert told_of(advice, NATIVE.label).keys() == {"run, linpack"}
     assert as_text(advice).count(f"{metric} {sign}") >= 1
+
+
+def test_a_case_that_failed_on_every_arm_meets_no_objective_of_its_probe(tmp_path: Path) -> None:
+    """Of what is not the probe's headline the case was none of its conditions, and the others met it."""
+    figures = {"throughput_mb_per_s": ("Disk", "MB/s", "more", 900.0), "latency_us": ("Latency", "us", "less", 70.0)}
+    disk = synthetic_programme.MadeUp({"operation": ["read", "random-write"]}, figures)
+    recipe = synthetic_programme.Recipe(arms=(NATIVE, DOCKER), probes={"disk": disk}, instruments={})
+    trials = find(synthetic_programme.write_programme(tmp_path / "first", recipe)).run.plan.trials
+    spoilt = {each.id: "no space" for each in trials if each.condition["disk.operation"] == "random-write"}
+    made = synthetic_programme.write_programme(tmp_path / "run", replace(recipe, spoilt=spoilt))
+    for objective in ("disk.throughput_mb_per_s > 1", "disk.latency_us < 5000"):
+        advice = of(made, objective)
+        assert told_of(advice, DOCKER.label) == {"run, disk": "not measured"}
+        assert "no space at random write" in as_text(advice)
 
 
 # -- what an arm has -----------------------------------------------------------------------------------------
@@ -290,3 +329,41 @@ def test_a_shell_completes_needs(shell: str) -> None:
     assert "_virtoll_features" in script
     assert "_virtoll_platforms" in script
     assert " ".join(FEATURES) in script
+
+
+def test_an_arm_that_no_option_makes_is_given_no_command(tmp_path: Path) -> None:
+    """`--platforms docker` measured docker+routed once more, and never what was asked for."""
+    lxcfs = Arm(label="lxc+routed (lxcfs)", platform="lxc", network="routed", settings={"lxcfs": True})
+    one = write_run(tmp_path / "one", replace(SMALL, blocks=2, arms=(NATIVE, DOCKER)))
+    several = replace(SMALL, arms=(NATIVE, DOCKER, PUBLISHED, LXC, lxcfs), truth={**SMALL.truth, lxcfs.label: 0.9})
+    other = write_run(tmp_path / "other", replace(several, blocks=3, seed=2))
+    commands = {
+        told.what: told.command
+        for told in untold(advise([find(one), find(other)], ["p99 < 500 ms"], [], KNOWN))
+        if told.why == "it is not in this run"
+    }
+    assert commands == {
+        "p99 < 500 ms of docker+published in one": "",
+        "p99 < 500 ms of lxc+routed in one": "virtoll run proxy --platforms lxc",
+        "p99 < 500 ms of lxc+routed (lxcfs) in one": "",
+    }
+
+
+def test_an_arm_below_the_least_is_not_shown_to_fit_by_another_run_alone(tmp_path: Path) -> None:
+    """It carried nothing in any block of the search, and by a run of a proxy, as fast as native, it was to be taken."""
+    text = SEARCH.replace("blocks = 6", "blocks = 2").replace("most = 100000", "most = 1000")
+    search = advice_examples.search_of(tmp_path / "search", text)
+    for block in (1, 2):
+        altered(search, ended_below("docker", block, 100.0))
+    advice = advise([find(write_run(tmp_path / "proxy", SMALL)), find(search)], [], [], KNOWN)
+    assert ranks(advice)[DOCKER.label][0] == "open"
+    assert "search: it is not shown to meet the objective at anything that was tried" in as_text(advice)
+
+
+def test_a_native_below_the_least_is_not_shown_to_fit(tmp_path: Path) -> None:
+    """Nor is any other arm. It was to be taken, "nothing else is shown to fit"."""
+    text = SEARCH.replace("blocks = 6", "blocks = 2").replace("least = 100", "least = 50000")
+    advice = of(advice_examples.search_of(tmp_path / "run", text))
+    told = "is not shown to meet the objective at anything that was tried in run."
+    assert answer(advice) == f"Nothing is shown to fit. native+host {told} docker+routed {told}"
+    assert ranks(advice) == {NATIVE.label: ("open", 1), DOCKER.label: ("open", 1)}

@@ -40,6 +40,7 @@ from virtoll.record.model import CONFIGURATION, Arm, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report import change_forms as forms
 from virtoll.report.changes import Compared, compare, confirmed
+from virtoll.report.history import history
 from virtoll.run import stage
 from virtoll.run.elsewhere import problems_elsewhere
 from virtoll.run.stage import Stage
@@ -578,6 +579,16 @@ def test_what_failed_is_in_no_change_and_the_code_says_it(bench: Bench, capsys: 
     assert docker.after.value / docker.before.value == pytest.approx(docker.ratio.value, rel=1e-12)
 
 
+def test_an_arm_that_b_lacks_is_missed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is left out of the run that measures both, and the code was 0, where that of the two as they were is 6."""
+    bench.run("a", TEXT), bench.run("b", LARGER.replace('[[arms]]\nplatform = "lxc"', ""))
+    assert code_of("compare", "a", "b", "--fail-over", "50%") == 6
+    capsys.readouterr()
+    assert bench.again("--out", "again", "--fail-over", "50%") == 6
+    assert f"B lacks {LXC}." in " ".join(capsys.readouterr().out.split())
+    assert bench.again("--out", "more", "--fail-over", "50%", a="b", b="a") == 0, "what A lacks is not missed in B"
+
+
 def test_a_plan_changes_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.run("a", TEXT), bench.run("b", LARGER)
     capsys.readouterr()
@@ -728,6 +739,29 @@ def test_such_a_run_is_set_against_no_other_one(bench: Bench) -> None:
     assert set(read_run(bench.directory / "again").configurations) == {"A", "B"}
     with pytest.raises(IncomparableError):
         compare(bench.directory / "a", bench.directory / "again")
+
+
+def test_two_such_runs_of_other_loads_are_not_compared(bench: Bench) -> None:
+    """What is a configuration's stands in no base: B at 2 connections was compared with B at 100, as one series."""
+    for name, connections in (("a", 1), ("b", 2), ("c", 100)):
+        bench.run(name, TEXT.replace('"1 s"', f'"1 s"\nconnections = {connections}'))
+    assert bench.again("--out", "one", "--blocks", "2") == 0
+    assert bench.again("--out", "other", "--blocks", "2", "--seed", "9", b="c") == 0
+    one, other = bench.directory / "one", bench.directory / "other"
+    with pytest.raises(IncomparableError, match=r"configuration B: load\.connections: 2 in A, 100 in B"):
+        compare(one, other)
+    told = [[run.directory.name for run in each.runs] for each in history(bench.directory).series]
+    assert ["one"] in told
+    assert ["other"] in told
+
+
+def test_what_two_such_runs_have_under_test_is_told(bench: Bench) -> None:
+    """It was not: B's memory is in no base."""
+    bench.run("a", TEXT), bench.run("b", LARGER), bench.run("c", LARGER.replace("1 GiB", "2 GiB"))
+    assert bench.again("--out", "one", "--blocks", "2") == 0
+    assert bench.again("--out", "other", "--blocks", "2", "--seed", "9", b="c") == 0
+    compared = compare(bench.directory / "one", bench.directory / "other")
+    assert compared.configured == (f"configuration B: limits.memory_bytes: {1024**3} in A, {2 * 1024**3} in B",)
 
 
 def test_forms_have_no_second_directory(bench: Bench) -> None:

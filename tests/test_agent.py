@@ -506,8 +506,14 @@ def test_numbers_without_sense_are_refused_or_borne(client: AgentClient, tmp_pat
 
 
 def test_no_room_for_threads_is_told() -> None:
-    argv = ["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", str(binary("virtoll-agent")), "serve"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    """The kernel counts the processes of a user of its own; too little address space would be the end of memory too."""
+    program = os.open(binary("virtoll-agent"), os.O_RDONLY)
+    argv = ["sh", "-c", 'ulimit -p 50; exec "$0" serve', f"/proc/self/fd/{program}"]
+    user = 20_000 + os.getpid() % 30_000
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user, extra_groups=(), pass_fds=(program,)
+    ) as process:
+        os.close(program)
         client = AgentClient(PipeStream(process))
         with pytest.raises(AgentError, match="cannot start 10000 threads"):
             client.burn(10_000, 600_000)

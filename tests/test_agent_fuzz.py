@@ -108,6 +108,7 @@ responses = st.builds(
 @example(lines=[b'{"id":0,"error":{}}'])
 @example(lines=[b'{"id":0,"error":{"what":[],"where":{},"remedy":3}}'])
 @example(lines=[b'{"id":0,"error":{"what":"\\ud800","where":"","remedy":""}}'])
+@example(lines=[b'{"id":0,"error":{"what":"\xed\xa0\x80","where":"","remedy":""}}'])
 @example(lines=[b'{"id":2,"error":null,"ok":null}'])
 @example(lines=[b'{"id":2,"ok":{"processes":1,"reserved_bytes":1,"errno":99999}}'])
 @example(lines=[b'{"id":2,"ok":{"data":"AAAAAAAA","end":true,"length_bytes":0}}'])
@@ -220,6 +221,32 @@ def test_an_error_is_told_in_words_that_fit() -> None:
     with pytest.raises(AgentError) as caught:
         AgentClient(Lines(iter([said]))).facts()
     assert len(str(caught.value)) < 5000
+
+
+@pytest.mark.parametrize("wrong", [{"memory_bytes": "all"}, {"cpus": -1}, {"cpus_online": "2"}])
+def test_facts_that_are_computed_with_are_counts(wrong: dict[str, Any]) -> None:
+    """One guest that told its memory in words had its trial valid, and no report of the whole run could be made."""
+    facts = {"cpus": 2, "cpus_online": None, "memory_bytes": 2**29, "hostname": "instance"}
+    lines = [json.dumps({"id": id_, "ok": ok}).encode() for id_, ok in ((2, facts), (3, facts | wrong))]
+    agent = AgentClient(Lines(iter(lines)))
+    assert agent.facts() == facts
+    with pytest.raises(AgentError, match=f"not an answer: {next(iter(wrong))} is "):
+        agent.facts()
+
+
+def test_what_a_process_shows_that_is_no_utf_8_can_be_kept() -> None:
+    """A service with such a byte in its arguments or environment failed each trial, when all of it was measured: a
+    record keeps no half surrogates.
+    """
+    told: dict[str, Any] = {"exe": None, "cwd": None, "uid": 0, "gid": 0, "groups": []}
+    told |= {"command_line": _base64(b"shop\0\xff\0"), "environment": _base64(b"NAME=caf\xe9\0")}
+    found = AgentClient(Lines(iter([json.dumps({"id": 2, "ok": told}).encode()]))).describe(7)
+    assert (found.argv, found.environment) == (("shop", "\\xff"), {"NAME": "caf\\xe9"})
+    assert json.dumps([found.argv, found.environment], ensure_ascii=False).encode()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 @given(st.binary(max_size=300))

@@ -21,6 +21,7 @@ from virtoll.agent.base import StreamError
 from virtoll.aggressors import base
 from virtoll.aggressors.base import Aggressor, AggressorError, Place, aggressors
 from virtoll.aggressors.cache import Cache, CacheCaps
+from virtoll.aggressors.cpu import Cpu
 from virtoll.aggressors.disk import Disk, DiskCaps
 from virtoll.aggressors.fork import Fork, ForkCaps
 from virtoll.aggressors.memory import Memory, MemoryCaps
@@ -31,7 +32,7 @@ from virtoll.aggressors.result import AggressorResult, parse
 from virtoll.aggressors.running import Running
 from virtoll.aggressors.timer import Timer, TimerCaps
 from virtoll.binaries import binary
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, HostError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
@@ -207,6 +208,14 @@ def test_what_does_not_fit_is_refused_beforehand(aggressor: Aggressor, expected:
     assert any(expected in str(problem) for problem in aggressor.check(Limits()))
 
 
+@pytest.mark.parametrize("aggressor", [Cpu(), Cache(CacheCaps(block_bytes=MIB))], ids=["cpu", "cache"])
+def test_a_thread_for_each_cpu_is_refused_where_processes_are_too_few(aggressor: Aggressor) -> None:
+    """Of 64 CPUs and 64 processes some 50 had a thread, and what that took of others was told as of all of them."""
+    (problem,) = aggressor.check(Limits(vcpus=64, pids=64))
+    assert "64 threads are more than [limits] pids leaves (48)" in str(problem)
+    assert aggressor.check(Limits(vcpus=64, pids=80)) == []
+
+
 @contextmanager
 def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """This machine as neighbour and client."""
@@ -343,7 +352,7 @@ def test_no_flood_no_aggressor(place: Place, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(place.neighbour.agent, "spawn", noted)
     monkeypatch.setattr("virtoll.aggressors.running.binary", lambda name: Path("/nowhere"))
-    with pytest.raises(AggressorError, match="/nowhere"):
+    with pytest.raises(HostError, match="/nowhere"):
         NetReceive(ReceiveCaps(port=PORT)).start(place, FOR_LONG_NS)
     assert not place.neighbour.agent.alive(spawned[0])
 

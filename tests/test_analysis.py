@@ -353,6 +353,8 @@ def test_labels_of_levels() -> None:
     assert level_label("load.connections", 100) == "100 connections"
     assert level_label("background.hogs", 0) == "no CPU hogs"
     assert level_label("service.cache", "on") == "cache on"
+    times = [level_label("load.time_limit_ns", seconds * 10**9) for seconds in (30, 110, 120, 150)]
+    assert times == ["time limit 30 s", "time limit 110 s", "time limit 2 min", "time limit 150 s"]
 
 
 # -- distributions ---------------------------------------------------------------------------------------
@@ -435,6 +437,22 @@ def test_trend_is_judged_between_the_extreme_sizes(tmp_path: Path) -> None:
     growth = next(s for s in judged.statements if s.statement.holds == "trend")
     assert [where for where, _ in growth.measured] == ["100 kB over 1 kB"]
     assert growth.measured[0][1].value == pytest.approx(1, abs=0.05)
+
+
+def test_a_trend_by_size_is_by_size_whatever_else_varies(tmp_path: Path) -> None:
+    """It was judged from one vCPU to two, whose settings come first by their names."""
+    arms = (NATIVE, AGAIN, DOCKER, KVM)
+    factors: dict[str, list[Any]] = {**QUICK, "service.cache": ["off"], "load.connections": [1], "limits.vcpus": [1, 2]}
+    recipe = Recipe(arms=arms, truth={arm.label: 1.0 for arm in arms}, factors=factors, bulk=False)
+    found = matrix_of(tmp_path / "r", recipe)
+    for (_, _, label, condition), cell in found.cells.items():
+        if label == KVM.label:
+            cell.values["total_time_s"] *= 2 if condition.get("load.object_bytes") == 100_000 else 1
+    growth = next(s for s in claims.judge_paper(paper(), found).statements if s.statement.holds == "trend")
+    ((where, ratio),) = growth.measured
+    assert where == "100 kB over 1 kB"
+    assert ratio.value == pytest.approx(2, abs=0.1)
+    assert growth.outcome == "agrees"
 
 
 def test_published_ratio_has_the_papers_uncertainty() -> None:

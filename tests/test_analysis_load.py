@@ -18,13 +18,14 @@ from virtoll.analysis.measuring import (
     _leave_out_the_generators_own,
     _leave_out_too_few,
     _percentile_ms,
+    _quantities,
     _throughput,
     measure,
     measure_all,
 )
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.usage import _per_unit
-from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, TrialRecord, Window
+from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, Quantity, TrialRecord, Window
 
 
 def test_what_failed_is_slower_than_any_that_completed() -> None:
@@ -78,6 +79,40 @@ def test_a_percentile_has_company_in_all_trials_of_an_arm_or_in_none_by_their_me
     assert not any("latency_p99_ms" in trial.values or "latency_p99_ms" in trial.censored for trial in slow)
     assert {trial.missing["latency_p99_ms"][:16] for trial in slow} == {"too few requests"}
     assert all("latency_p90_ms" in trial.values for trial in slow)
+
+
+def live_trial(key: str, status: Literal["valid", "invalid"] = "valid") -> TrialMetrics:
+    """One of viewers of low-latency HLS that tells how much they watched, and (but for "") one thing more."""
+    values = {"watching_percent": 50.0} | ({key: 7.0} if key else {})
+    planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=NATIVE, condition={"load.viewers": 100})
+    told = Measured(
+        name="ll-hls-viewers",
+        instrument="",
+        unit="viewer-second",
+        loop="open",
+        quantities={name: Quantity(name, "", "less") for name in values},
+        windows=[Window(start_ns=0, duration_ns=10**9, work=9.0, values=values)],
+    )
+    trial = TrialMetrics(TrialRecord(trial=planned, status=status, started_at="2026-11-21T08:00:00Z", measured=told))
+    _quantities(trial, told)
+    return trial
+
+
+@pytest.mark.parametrize("key", ["live_latency_p99_ms", "media_age_ms", "stalled_percent"])
+def test_what_a_load_tells_besides_is_told_of_all_trials_of_an_arm_or_of_none(key: str) -> None:
+    """A trial that stalls gets too few parts for a percentile, and has no stalls where nobody watched: those in which
+    it went well alone were told, and compared.
+    """
+    name, watching = f"ll-hls-viewers.{key}", "ll-hls-viewers.watching_percent"
+    trials, invalid = [live_trial(key), live_trial(""), live_trial(key)], live_trial("", status="invalid")
+    _leave_out_too_few([*trials, invalid])
+    assert not any(name in trial.values or name in trial.parts for trial in trials)
+    assert {trial.missing[name].partition(":")[0] for trial in trials} == {"in 1 of 3 trials it is not known"}
+    assert all(watching in trial.values for trial in trials)
+    all_or_none = [live_trial(key), live_trial(key)], [live_trial(""), live_trial("")]
+    for told, same in zip((True, False), all_or_none, strict=True):
+        _leave_out_too_few([*same, invalid])
+        assert all((name in trial.values) is told and name not in trial.missing for trial in same)
 
 
 @pytest.mark.parametrize(("toll", "told"), [(0.26, 12), (0.18, 0)])

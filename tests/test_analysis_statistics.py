@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synthetic import AGAIN, LXC
+from virtoll.analysis.changes import Step, worsening
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
 from virtoll.analysis.metrics import KNEE, Metric, load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
 from virtoll.analysis.rules import AtAnyTime, Sequential
 from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 from virtoll.record.rules import Decide
+from virtoll.report.numbers import interval
 from virtoll.report.tables import verdict as verdict_cell
-from virtoll.report.words import times
+from virtoll.report.words import times, worse
 
 _METRICS = load_metrics("request")
 RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
@@ -189,6 +191,13 @@ def test_words() -> None:
     assert verdict.words == "no difference shown (within 3 %)"
 
 
+@pytest.mark.parametrize(("margin", "told"), [(0.0125, "1.25"), (0.0125 * 10, "12.5"), (0.05, "5")])
+def test_words_claim_no_narrower_margin_than_was_tested(margin: float, told: str) -> None:
+    """Arms 1.24 % apart were told to differ by no more than 1.2 %, by a margin of 1.25."""
+    alike = summarise(np.log1p([margin * 0.9899, margin * 0.99, margin * 0.9901]))
+    assert judge(RATE, alike, 0.9, margin=margin, family=1).words == f"no difference shown (within {told} %)"
+
+
 @pytest.mark.parametrize("floor", [None, 0.01, 0.115, 4.69])
 def test_the_noise_floor_decides_no_word(floor: float | None) -> None:
     """It once had to be exceeded, and widened the margin (`python -m bench.rules`, rule *floor*)."""
@@ -298,6 +307,61 @@ def test_a_bound_near_none_has_the_digits_that_say_so() -> None:
     assert interval_words(6.0, 0.0, 11.4) == "6 % [0, 11]"
     words = judge(RATE, Summary(math.log(0.94), 0.028, 20), 0.03, margin=0.03, family=1).words
     assert words == "costs 6.0 % [0.3, 11.4]"
+
+
+def test_a_bound_near_all_has_the_digits_that_say_so() -> None:
+    """A throughput of 1 in 3,000 was told to cost 100.0 % [100.0, 100.0]: all of it."""
+    assert interval_words(95.0, 88.0, 99.7) == "95.0 % [88.0, 99.7]"
+    assert interval_words(99.97, 99.968, 99.972) == "99.97 % [99.97, 99.97]"
+    assert interval_words(100.0, 99.96, 100.04) == "100 % [100, 100]"
+    assert interval_words(97.0, 92.0, 102.0) == "97 % [92, 102]"
+    words = judge(RATE, Summary(math.log(3e-4), 0.005, 20), 0.0, margin=0.03, family=1).words
+    assert words == "costs 99.97 % [99.97, 99.97]"
+
+
+@pytest.mark.parametrize(
+    ("factor", "error", "times_native", "shown"),
+    [
+        (2.1, 0.2269, "2.10 × native’s [1.02, 4.32]", "2.1 [1.02, 4.3]"),
+        (12.0, 0.7, "12.0 × native’s [1.3, 111.3]", "12 [1.3, 110]"),
+        (1.01, 0.00303, "1.00 % more [0.03, 1.98]", "1.0100 [1.0003, 1.0198]"),
+        (2.1, 0.1, "2.1 × native’s [1.5, 2.9]", "2.10 [1.53, 2.89]"),
+    ],
+)
+def test_a_bound_near_native_has_the_digits_that_say_so(
+    factor: float, error: float, times_native: str, shown: str
+) -> None:
+    """A cost was told with an interval that begins at native's own: 2.1 × native's [1.0, 4.3], and [1, 4.3]."""
+    row = Row(LXC, None, Summary(math.log(factor), error, 4), None, 1)
+    (toll,) = judge_family(TIME, [row], 0.001, "")
+    assert toll.verdict.kind == "costs"
+    assert worse(toll) == times_native
+    assert interval(toll.ratio) == shown
+
+
+def test_an_interval_that_is_wider_than_numbers_are_is_one_all_the_same() -> None:
+    """A run was extended to five blocks, and under one of its conditions two are left, with longest latencies of 2 ms
+    and 40 s: it left the run without any report (OverflowError), and one of few blocks in a long list of claims.
+    """
+    logs = np.full((5, 2), math.nan)
+    logs[:, 0] = (0.1, 0.1, 0.0, 0.05, 0.02)
+    logs[:2, 1] = (0.0, math.log(20_000))
+    rule, summary = AtAnyTime(), over_conditions(logs)
+    assert summary is not None
+    (toll,) = judge_family(TIME, [Row(LXC, None, summary, None, 2)], 0.03, "", rule)
+    assert toll.verdict.kind == "unsure"
+    assert toll.ratio is not None
+    assert toll.ratio.low is not None
+    assert toll.ratio.high is not None
+    assert 0 < toll.ratio.low < 1e-100
+    assert 1e100 < toll.ratio.high < math.inf
+    assert interval(toll.ratio) == "12 [<0.001, over 1,000,000]"
+    (faster,) = judge_family(RATE, [Row(LXC, None, summary, None, 2)], 0.03, "", rule)
+    assert faster.worse is not None
+    assert ratio(Summary(0.5, 2.5, 2), "", 764.0).high == toll.ratio.high
+    change = Step(summary, summary, (rule, rule))
+    assert change.estimate().high == toll.ratio.high
+    assert all(map(math.isfinite, worsening(TIME, change)))
 
 
 def test_decimals_follow_the_interval() -> None:

@@ -61,6 +61,7 @@ MAPS = """\
 7f00 r-xp 00001000 fe:00 2 /usr/lib/x86_64-linux-gnu/libc.so.6
 7f10 r-xp 00001000 fe:00 3 /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
 """
+ROUTES = (("enp3s0", 100), ("wlp2s0", 600))
 GLIBC = "ld.so (Debian GLIBC 2.36-9+deb12u13) stable release version 2.36.\nCopyright (C) 2022\n"
 MUSL = "musl libc (x86_64)\nVersion 1.2.3\nDynamic Program Loader\n"
 MOUNTINFO = """\
@@ -88,6 +89,15 @@ def test_files_are_read_as_the_kernel_writes_them() -> None:
 def test_the_interface_is_that_of_the_way_to_the_generator() -> None:
     assert procfiles.interface_towards(ROUTE, "198.18.1.2") == "gen0"
     assert procfiles.interface_towards(ROUTE, "198.18.9.9") == "eth0"
+
+
+def test_of_two_ways_as_long_the_interface_is_that_of_the_smaller_metric() -> None:
+    """A laptop with a cable has two default routes: its wireless interface, which nothing went by, was told, for it
+    comes later in the alphabet.
+    """
+    ways = [f"{name}\t00000000\t0102A8C0\t0003\t0\t0\t{metric}\t00000000" for name, metric in ROUTES]
+    for lines in (ways, ways[::-1]):
+        assert procfiles.interface_towards("\n".join(["Iface\tDestination", *lines]), "203.0.113.5") == "enp3s0"
 
 
 def test_the_loader_tells_the_c_library() -> None:
@@ -175,6 +185,7 @@ FILES: dict[str, str | bytes | Exception] = {
     "/proc/9/task/9/children": "",
     "/proc/net/route": ROUTE,
     "/sys/class/net/gen0/mtu": "1500\n",
+    "/proc/7/uid_map": "         0          0 4294967295\n",
     "/proc/7/attr/current": "docker-default (enforce)\n",
     "/proc/self/auxv": struct.pack("=2Q", 6, 4096),
     "/proc/cmdline": "quiet\x1b[31m\n",
@@ -219,6 +230,7 @@ def test_what_holds_is_read_of_the_services_own_process(tmp_path: Path) -> None:
         "no_new_privs": "0",
         "speculation_store_bypass": "thread force mitigated",
         "capabilities": "00000000a80425fb",
+        "users": "its kernel's",
         "lsm_label": "docker-default (enforce)",
         "page_size": "4096 bytes",
         "interface": "gen0",
@@ -239,6 +251,32 @@ def test_what_cannot_be_read_is_missing_with_the_reason_and_never_a_default(tmp_
     assert "ethtool" in told.missing["offloads"]
     assert told.missing["accelerator"] == told.missing["machine_type"] == "double names none"
     assert {"cpu_quota", "memory_limit", "host.seccomp"} <= told.missing.keys(), "there is no such group"
+
+
+def test_a_thread_of_the_kernels_among_the_hosts_processes_says_nothing_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vhost's before Linux 6.4: a filtered QEMU was told as "filter; off", as if a part of it were not."""
+    monitor = STATUS.replace("Threads:", "VmSize:\t  9000 kB\nThreads:")
+    for pid, status in ((700, monitor), (701, STATUS.replace("Seccomp:\t2", "Seccomp:\t0"))):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/status").write_text(status)
+    monkeypatch.setattr(audit, "Path", lambda path: tmp_path / path.lstrip("/"))
+    outside = audit._Outside(instance(FILES))
+    outside._groups = [cast(Any, SimpleNamespace(pids=lambda: [700, 701]))]
+    assert outside.readings()["host.seccomp"]() == "filter"
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "told"),
+    [
+        ("         0          0 4294967295\n", "its kernel's"),
+        ("         0 1878982656      65536\n", "0 to 65535, to the host 1878982656 and on"),
+        ("0 1000 1\n1 100000 65535\n", "0 to 0, to the host 1000 and on; 1 to 65535, to the host 100000 and on"),
+    ],
+)
+def test_whose_the_users_of_a_service_are_is_told(uid_map: str, told: str) -> None:
+    assert procfiles.users(uid_map) == told
 
 
 def test_what_an_arms_settings_made_is_told_by_its_driver(tmp_path: Path) -> None:
@@ -542,6 +580,25 @@ def test_what_one_side_does_not_tell_is_neither() -> None:
     one = differences(DOCKER, told(seccomp=None))["seccomp"]
     assert (one.kind, one.native, one.here) == ("untold", "off", None)
     assert one.why == "docker+routed: cannot read: Permission denied"
+
+
+def test_a_user_namespace_is_told_of_an_arm_that_has_one_alone() -> None:
+    """Of a guest whose kernel knows none, and of a container in a run that an older version began (native's audit has
+    no users, the container's has), the report said that root inside is nobody to the host, "as the arm's settings say".
+    """
+    mapped = "0 to 65535, to the host 1878982656 and on"
+
+    def one(arm: Arm, native: str | None, here: str | None) -> Difference:
+        (both,) = judged([(NATIVE, told(users=native)), (arm, told(users=here))])
+        return {each.key: each for each in both.differences}["users"]
+
+    assert "root inside is nobody to the host" in one(DOCKER, "its kernel's", mapped).why
+    older = one(DOCKER, None, "its kernel's")
+    assert (older.kind, older.why) == ("untold", "native: cannot read: Permission denied")
+    for native, here in (("its kernel's", None), (mapped, "its kernel's")):
+        guest = one(KVM, native, here)
+        assert guest.kind == "explained"
+        assert guest.why.startswith("a kernel of its own has users of its own")
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal, cast
 
 import pytest
 
 from virtoll.errors import TrialError
 from virtoll.hosts import ledger
-from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, Hierarchies, hierarchies
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.hosts.processes import in_session
+from virtoll.lab import background
 from virtoll.lab.background import SCRIPT, hogs
 from virtoll.lab.base import Lab, Site
 
@@ -54,6 +60,52 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def weight(name: str) -> int:
     file = "cpu.weight" if hierarchies().version == 2 else "cpu.shares"
     return int((hierarchies().directory("cpu", name) / file).read_text())
+
+
+@dataclass(frozen=True)
+class GroupDouble(Cgroup):
+    """A control group of plain files, in which those are that a host has started last for it."""
+
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def pids(self) -> list[int]:
+        return [one.pid for process in self.started for one in in_session(process.pid)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_hog_weighs_as_its_instance_does_where_that_goes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: Literal[1, 2], first: bool
+) -> None:
+    """With budget "vcpus" an instance weighs as much as a group can, and two hogs together took a fiftieth of a CPU."""
+    file, ordinary, most = ("cpu.weight", 100, 10_000) if version == 2 else ("cpu.shares", 1024, 262_144)
+    layout = Hierarchies(version, {"cpu": tmp_path})
+    groups: list[GroupDouble] = []
+
+    @contextmanager
+    def owned(_ledger: object, name: str, *, cpus: frozenset[int]) -> Iterator[GroupDouble]:
+        assert cpus == {3}
+        groups.append(GroupDouble(name, layout))
+        groups[-1].directory("cpu").mkdir(parents=True)
+        yield groups[-1]
+
+    def spawn(argv: list[str], *, stdin: int, confinement: Confinement) -> subprocess.Popen[bytes]:
+        del confinement
+        groups[-1].started.append(LocalHost().spawn(argv, stdin=stdin))
+        return groups[-1].started[-1]
+
+    monkeypatch.setattr(background, "owned", owned)
+    monkeypatch.setattr(background, "hierarchies", lambda: layout)
+    (tmp_path / "instance").mkdir()
+    (tmp_path / "instance" / file).write_text(f"{most if first else ordinary}\n")
+    lab = SimpleNamespace(ledger=None, cgroup="lab", host=SimpleNamespace(spawn=spawn))
+    with hogs(cast("Lab", lab), 2, frozenset({3}), "instance") as there:
+        assert there == groups[0]
+        assert [len(group.pids()) for group in groups] == ([2, 2] if first else [3])
+        assert len({group.name for group in groups}) == len(groups)
+        weights = [int((group.directory("cpu") / file).read_text()) for group in groups]
+    assert weights == ([most, most] if first else [2 * ordinary])
+    assert [group.pids() for group in groups] == [[]] * len(groups)
 
 
 @pytest.mark.machine

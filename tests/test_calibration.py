@@ -349,6 +349,26 @@ def test_two_blocks_are_enough_and_one_is_none(tmp_path: Path) -> None:
     write_report(findings)
 
 
+def test_blocks_that_lie_in_different_parts_of_the_run_tell_of_no_alarm(right: Findings) -> None:
+    """The fourth and the fifth of sixteen are alone valid: no part holds two of them."""
+    records = tuple(
+        each if each.trial.block in (4, 5) else each.model_copy(update={"status": "invalid"})
+        for each in right.run.records
+    )
+    run = replace(right.run, records=records)
+    assert calibration(run, build_matrix(run, measure_all(run))) is None
+    cpu_lost = [
+        replace(each, values={name: v for name, v in each.values.items() if name != "cpu_s_per_1000"})
+        if each.record.trial.block not in (4, 5)
+        else each
+        for each in measure_all(right.run)
+    ]
+    told = calibration(right.run, build_matrix(right.run, cpu_lost))
+    assert told is not None
+    assert all(each.metric != "cpu_s_per_1000" for each in told.noise)
+    assert told.alarms == found(right).alarms
+
+
 def test_other_runs_are_no_calibration(right: Findings) -> None:
     study = {**right.run.study, "arms": [{**entry, "values": {}} for entry in right.run.study["arms"]]}
     assert calibration(replace(right.run, study=study), right.matrix) is None
@@ -435,9 +455,10 @@ def test_an_older_calibration_leaves_the_later_one(
 def test_one_of_another_machine_promises_nothing(state: Path, right: Findings) -> None:
     path = calibrations.keep(found(right))
     other = {**MACHINE, "kernel": "6.2.0"}
-    assert calibrations.last(other) == (None, "those kept here are of other machines, or of another kernel")
+    otherwise = "those kept here are of other machines, or of this one with another kernel, or tuned otherwise"
+    assert calibrations.last(other) == (None, otherwise)
     tuned = machine_of({"machine": MACHINE, "tuned": {"governor": "performance"}})
-    assert calibrations.last(tuned)[0] is None, "it is quieter then"
+    assert calibrations.last(tuned) == (None, otherwise), "it is quieter then, and was told to be another machine"
     assert machine_of({"machine": MACHINE, "tuned": {}}) == MACHINE
     assert calibrations.last({**MACHINE, "memory_bytes": 7 * 2**30})[0] is not None, "what the kernel keeps for itself"
     path.write_text(found(right).model_copy(update={"machine": other}).model_dump_json())

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from synthetic import AGAIN, KVM, LXC, NATIVE, TCG
+from synthetic import AGAIN, KVM, LXC, NATIVE, TCG, UML
 from synthetic_programme import LXCFS, MadeUp, Recipe, write_programme
 from virtoll.analysis import claims
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, judge_paper
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.counterparts import fits
 from virtoll.analysis.estimates import Summary
 from virtoll.analysis.load import read_run
@@ -312,6 +313,18 @@ def test_what_an_instance_believes_is_judged_with_and_without_lxcfs(judged: Judg
     )
 
 
+def test_what_an_instance_believes_is_judged_whatever_case_it_is_spared(tmp_path: Path) -> None:
+    """An arm that is not asked the first case (`[[exclude]]`) was told not to be measured, and all others asked it."""
+    run = read_run(write_programme(tmp_path / "r", Recipe(probes=PROBES, instruments={}, arms=(NATIVE, LXC), blocks=2)))
+    first = build_matrix(run, measure_all(run)).conditions[0]
+    trials = [each for each in run.plan.trials if each.arm != LXC or Condition.of(each) != first]
+    kept = {each.id for each in trials}
+    records = tuple(record for record in run.records if record.trial.id in kept)
+    spared = replace(run, plan=run.plan.model_copy(update={"trials": trials}), records=records)
+    judged = judge_paper(read_paper("kvm-openvz-lxc"), build_matrix(spared, measure_all(spared)))
+    assert outcome_of(judged, "in Linux Containers more CPUs and more memory")[0] == "agrees"
+
+
 def test_a_trend_runs_along_the_path_it_names(matrix: Matrix) -> None:
     statement = {
         "quote": "falls",
@@ -331,6 +344,64 @@ def test_a_trend_runs_along_the_path_it_names(matrix: Matrix) -> None:
     assert one.outcome == "agrees"
     assert len(one.measured) == 1
     assert one.measured[0][1].value == pytest.approx(0.5 / 1.6, abs=0.02)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_asked: bool) -> None:
+    """Writing takes a fourth of the time of reading, at every size, and nothing is known of it at the largest: that
+    reading alone was left there was told as the trend, half of what it is (0.5 / 1.6).
+    """
+    statement = {**STATEMENT, "metric": "memory.bandwidth_mb_per_s", "over": "native", "holds": "trend", "above": 0.25}
+    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": ""}
+    paper = Paper.model_validate(
+        {
+            **raw,
+            "statement": [{**statement, "by": "memory.block_bytes"}],
+            "arms": {"native": {"platform": "native", "role": "baseline", "title": "Native"}},
+        }
+    )
+    matrix = programme(tmp_path / "run")
+    lost = []
+    for (*_, label, where), cell in matrix.cells.items():
+        if label == NATIVE.label and where.get("memory.operation") == "write":
+            cell.values["memory.bandwidth_mb_per_s"] *= 4
+            if where.get("memory.block_bytes") == 2**26:
+                cell.values.pop("memory.bandwidth_mb_per_s")
+                lost.append(cell.record.trial)
+    if not is_asked:
+        matrix.run.plan.trials[:] = [trial for trial in matrix.run.plan.trials if trial not in lost]
+    (one,) = judge_paper(paper, matrix).statements
+    assert one.measured[0][1].value == pytest.approx(0.5 / 1.6, abs=0.02)
+    told = ("agrees", "") if not is_asked else ("cannot tell", "measured under 3 of 4 conditions at its ends")
+    assert (one.outcome, one.why) == told
+
+
+def test_what_is_said_of_steps_is_judged_by_flows_that_step(tmp_path: Path) -> None:
+    """A flow at the same rate whose other slice never steps was judged with them: it alone could refute the claim."""
+    levels: dict[str, list[Any]] = {"rate_bit_per_s": [20_000_000], "size_bytes": [1024], "packets": [None]}
+    varied: dict[str, list[Any]] = {"other_rate_bit_per_s": [None], "steps": ["", "5 Mbit/s, 40 Mbit/s"]}
+    flow = {"slice1_throughput_mbit_per_s": ("Throughput of a flow, slice 1", "Mbit/s", "more", 20.0)}
+    probes = {"flow": MadeUp({**levels, **varied}, flow)}
+    matrix = programme(tmp_path / "r", arms=(NATIVE, AGAIN, OPENVZ), blocks=3, probes=probes, instruments={})
+    for (_, _, label, condition), cell in matrix.cells.items():
+        if label == OPENVZ.label and condition.get("flow.steps") == "":
+            cell.values["flow.slice1_throughput_mbit_per_s"] /= 2
+    paper = judge_paper(read_paper("testbed"), matrix)
+    (judged,) = (one for one in paper.statements if "while slice 2 steps up" in one.statement.reads)
+    assert (judged.outcome, judged.why) == ("agrees", "judged over 1 condition")
+
+
+def test_a_level_that_is_none_has_no_place_along_a_trend(tmp_path: Path) -> None:
+    """A flow that is sent as fast as it goes, among others at a rate, left the run without any report: TypeError."""
+    levels: dict[str, list[Any]] = {"rate_bit_per_s": [None, 5_000_000, 40_000_000], "size_bytes": [1024]}
+    unset: dict[str, list[Any]] = {"other_rate_bit_per_s": [None], "packets": [None], "steps": [""]}
+    flow = {"throughput_sd_mbit_per_s": ("Variation of the throughput", "Mbit/s", "less", 0.5)}
+    probes = {"flow": MadeUp({**levels, **unset}, flow)}
+    matrix = programme(tmp_path / "r", arms=(NATIVE, AGAIN, UML), blocks=3, probes=probes, instruments={})
+    paper = judge_paper(read_paper("testbed"), matrix)
+    (judged,) = (one for one in paper.statements if "varies more at the highest" in one.statement.reads)
+    ((where, _),) = judged.measured
+    assert where == "rate 40 Mbit/s over rate 5 Mbit/s"
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -376,6 +447,11 @@ def test_an_arm_with_a_setting_is_not_the_arm_without() -> None:
     assert arms["kvm"].match((TCG,)) is None
     assert arms["kvm"].match((TCG, KVM)) == KVM
     assert parse_bytes("16 MB") < 2**24
+
+
+def test_a_trend_names_what_it_runs_along() -> None:
+    with pytest.raises(ValueError, match="is a trend along nothing: write by"):
+        Statement.model_validate({**STATEMENT, "holds": "trend", "above": 1.0})
 
 
 def test_a_statement_without_a_bound_would_agree_with_anything() -> None:

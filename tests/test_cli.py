@@ -48,8 +48,12 @@ def run(*argv: str) -> int:
     ("what", "named"),
     [
         ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
+        ("platforms", {"proxmox-ct", "proxmox-vm"}),
         ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg", "ssh"}),
-        ("networks", {"host", "bridge", "routed", "macvlan", "nat", "published", "usernet", "venet", "direct"}),
+        (
+            "networks",
+            {"host", "bridge", "routed", "macvlan", "ipvlan", "nat", "published", "usernet", "venet", "direct"},
+        ),
         ("networks", {"pasta", "slirp4netns"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),

@@ -47,6 +47,13 @@ def test_a_word_that_is_too_long_for_a_path(verb: str, tmp_path: Path) -> None:
     assert "virtoll: " in told(virtoll(verb, LONG, *more), 2)
 
 
+@pytest.mark.parametrize("verb", ["report", "export", "advise", "history"])
+def test_an_empty_word_is_not_the_folder_that_one_is_in(verb: str, tmp_path: Path) -> None:
+    """`virtoll history "$RUNS"` read all runs here and wrote its page beside them."""
+    assert "is a variable unset?" in told(virtoll(verb, "", cwd=tmp_path), 2)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("argv", [["list", "platforms"], ["help", "glossary"], ["man"], ["advise", str(RUN)]])
 def test_an_output_whose_disk_is_full(argv: list[str]) -> None:
     assert "No space left on device" in told(virtoll(*argv, into="/dev/full"), 4)

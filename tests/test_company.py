@@ -120,11 +120,14 @@ def work_of(name: str, session: Session, log: list[str], loop: str = "open", wro
     return Driven(cast(Any, service), None, cast(Any, load))
 
 
-def instance_of(name: str, *, lives: bool = True) -> Any:
+ONE_CPU = Limits(vcpus=1)
+
+
+def instance_of(name: str, *, lives: bool = True, limits: Limits = ONE_CPU) -> Any:
     return SimpleNamespace(
         accounting=SimpleNamespace(cgroup=f"virtoll/{name}"),
         facts={},
-        limits=Limits(vcpus=1),
+        limits=limits,
         platform="double",
         services={},
         agent=SimpleNamespace(tail=lambda path, _most: f"said in {path}".encode()),
@@ -136,10 +139,16 @@ OFFER = Http("198.18.3.9", 80)
 
 
 def companion(
-    session: SessionDouble, name: str = "vlc", *, lives: bool = True, loop: str = "open", wrong: str | TrialError = ""
+    session: SessionDouble,
+    name: str = "vlc",
+    *,
+    lives: bool = True,
+    loop: str = "open",
+    wrong: str | TrialError = "",
+    limits: Limits = ONE_CPU,
 ) -> Companion:
     work = work_of(name, session, [], loop, wrong)
-    return Companion(name, work, instance_of(name, lives=lives), session, OFFER, cast(Any, None))
+    return Companion(name, work, instance_of(name, lives=lives, limits=limits), session, OFFER, cast(Any, None))
 
 
 def seen(**cpus: float) -> Watched:
@@ -298,6 +307,31 @@ def test_the_generator_needs_headroom_for_all_loads_together(
     notes: Notes, loop: str, used: dict[str, float], held: bool | None
 ) -> None:
     proved(notes, window(), seen(**used), loop)
+    (check,) = (check for check in notes.checks if check.name == HEADROOM_FOR_ALL)
+    assert check.passed is held, check.detail
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "held"),
+    [
+        (Limits(vcpus=1), {"instance": 0.5, "beside_vlc": 0.5}, True),
+        (Limits(vcpus=2), {"instance": 0.5, "beside_vlc": 0.5}, False),
+        (Limits(vcpus=2), {"instance": 1, "beside_vlc": 1}, True),
+        (Limits(vcpus=2, budget="vcpus"), {"instance": 1, "beside_vlc": 1}, False),
+    ],
+)
+def test_the_instances_set_the_pace_where_they_used_all_the_cpus_that_they_may(
+    notes: Notes, limits: Limits, used: dict[str, float], held: bool
+) -> None:
+    """The lab's CPUs for instances are as many as the condition with most asks for: where `limits.vcpus` is a factor,
+    those under the others never used "all of theirs", and were invalid. With budget "vcpus" helpers compute on others:
+    what all used told nothing of the pace, and was taken for it.
+    """
+    lab = SimpleNamespace(**{**vars(LAB), "sut": SimpleNamespace(cpus=frozenset({0, 2}))})
+    others = Company([companion(SessionDouble(), loop="closed", limits=limits)])
+    with others.at_work(SessionDouble()):
+        pass
+    others.prove(notes, measured_of(window(), "closed"), seen(generator=0.9, **used), cast(Any, lab))
     (check,) = (check for check in notes.checks if check.name == HEADROOM_FOR_ALL)
     assert check.passed is held, check.detail
 

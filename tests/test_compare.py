@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -35,6 +36,7 @@ from virtoll.errors import IncomparableError, StoreError, StudyError
 from virtoll.record.rules import Precision
 from virtoll.report import change_forms as forms
 from virtoll.report.changes import Compared, compare
+from virtoll.report.history import history
 
 RATE, CPU = (load_metrics("request")[name] for name in ("rate_per_s", "cpu_s_per_1000"))
 FORMER, LATTER = [-0.02, 0.01, -0.03, 0.0, 0.02, -0.01], [-0.07, -0.05, -0.09, -0.04, -0.08]
@@ -86,6 +88,14 @@ def test_the_threshold_is_held_against_the_intervals_bound(shift: float, thresho
     assert judged(FORMER, shifted, threshold).gate == gate
     time_ = [-value for value in shifted]
     assert judged([-value for value in FORMER], time_, threshold, metric=CPU).gate == gate
+
+
+def test_the_threshold_that_is_told_is_the_one_that_was_set(runs: Path) -> None:
+    """A run up to 2.25 % worse was told to be worse by no more than 2.2 %."""
+    compared = compare(runs / "a", runs / "slower", threshold=0.0225, names=["rate_per_s"])
+    assert forms.sentence(compared) == "B is worse than A by more than 2.25 %: 1 of 2."
+    assert "beyond 2.25 %" in forms.markdown(compared)
+    assert judged(FORMER, FORMER, 0.0225).words == "no difference shown (within 2.25 %)"
 
 
 def test_a_point_beyond_the_threshold_is_not_enough() -> None:
@@ -358,6 +368,15 @@ def test_absolute_figures_are_refused_where_environments_differ(copied: Callable
     assert "kernel, mitigations.meltdown, mitigations.spectre_v2" in told
 
 
+def test_a_reboot_is_no_other_environment(copied: Callable[[str], Path], runs: Path) -> None:
+    """The pages that a kernel leaves after another boot were told as what environments differ in."""
+    other = copied("b")
+    changed(other / "environment.json", lambda e: e["comparable"]["machine"].update(memory_bytes=16 * 1024**3 + 4096))
+    compared = compare(runs / "a", other)
+    assert not compared.environment
+    assert compared.natives
+
+
 def test_an_arm_that_failed_everywhere_cannot_be_told(tmp_path: Path, runs: Path) -> None:
     spoilt = write_run(tmp_path / "r", replace(BASE, seed=2))
     lines = []
@@ -524,6 +543,26 @@ def test_a_level_that_one_run_fixes_is_the_others_level(tmp_path: Path, runs: Pa
     assert sum("condition" in line for line in compared.only) == 3
 
 
+def test_a_level_that_one_run_fixes_server_by_server_is_the_others_level(tmp_path: Path) -> None:
+    """What a server has of its own stands in no base of its study's: the two had no condition in common."""
+
+    def served(study: Any, bases: Mapping[str, Any]) -> None:
+        servers = {name: {"service": "nginx", "load": "http", "base": own} for name, own in bases.items()}
+        del study["base"]["load.connections"]
+        study.update(service="", load="", claims=[], servers=servers)
+
+    default = {name: {"load.connections": 1} for name in ("dns", "web")}
+    own = {"dns": {"load.connections": 7}, "web": {"load.connections": 9}}
+    paths: list[Path] = []
+    for name, factors, bases in (("a", {"load.connections": [7, 8]}, default), ("b", {}, own)):
+        recipe = replace(BASE, seed=len(paths), factors={"server": ["dns", "web"], **factors})
+        paths.append(write_run(tmp_path / name, recipe))
+        changed(paths[-1] / "study.json", partial(served, bases=bases))
+    compared = compare(*paths, names=["rate_per_s"], by_condition=True)
+    assert {change.matched.condition for change in compared.changes} == {"dns, 7 connections"}
+    assert "only B has the condition web" in compared.only
+
+
 def test_programmes_are_compared_case_by_case(tmp_path: Path) -> None:
     one_, other = (
         programmes.write_programme(tmp_path / name, replace(PROGRAMME, seed=n)) for n, name in enumerate("ab")
@@ -582,6 +621,15 @@ def test_what_neither_run_can_tell_keeps_no_gate_open(tmp_path: Path, runs: Path
     assert told.startswith("neither has CPU per 1,000 requests: ")
     alone = compare(runs / "a", other, threshold=0.5)
     assert {change.gate for change in alone.changes if change.matched.metric.name == "cpu_s_per_1000"} == {"open"}
+
+
+def test_that_a_rate_is_no_capacity_is_told_whatever_is_compared(runs: Path, tmp_path: Path) -> None:
+    paths = [Path(shutil.copytree(runs / name, tmp_path / name)) for name in "ab"]
+    for run in paths:
+        changed(run / "study.json", lambda study: study["base"].update({"limits.vcpus": 8}))
+    for names in ([], ["rate_per_s"]):
+        told = [line for line in compare(*paths, names=names).readings if "of its CPU: the rate says there" in line]
+        assert [line[:3] for line in told] == ["A: ", "B: "], names
 
 
 def test_what_an_answer_is_given_in_is_missed_where_neither_has_it(tmp_path: Path) -> None:
@@ -776,6 +824,37 @@ def test_markdown_and_junit(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert failed == {DOCKER.label}
     assert "worse by" in capsys.readouterr().out
+
+
+def test_what_two_loads_call_alike_is_told_apart(tmp_path: Path) -> None:
+    """Of servers under viewers of two kinds the goodput of either was *Goodput per viewer* of the same arm."""
+    recipe = replace(BASE, factors={"server": ["tv", "web"]})
+    paths = [write_run(tmp_path / name, replace(recipe, seed=seed)) for seed, name in enumerate("ab", 1)]
+    loads = {"tv": "rtsp-viewers", "web": "viewers"}
+
+    def watched(record: Any) -> Any:
+        measured = record["measured"]
+        measured["name"] = loads[record["trial"]["condition"]["server"]]
+        measured["quantities"] = {"goodput": {"title": "Goodput per viewer", "unit": "Mbit/s", "better": "more"}}
+        window = measured["windows"][0]
+        window["values"] = {"goodput": window["work"] * 1e9 / window["duration_ns"]}
+        return record
+
+    def served(study: Any) -> None:
+        servers = {name: {"service": "nginx", "load": load, "base": {}} for name, load in loads.items()}
+        study.update(service="", load="", claims=[], servers=servers)
+
+    for run in paths:
+        edited(run, watched)
+        changed(run / "study.json", served)
+    compared = compare(*paths, threshold=0.5)
+    suite = ElementTree.fromstring(forms.junit(compared))
+    named = [(case.get("classname"), case.get("name")) for case in suite]
+    assert len(named) == len(set(named)) == 2 * 4
+    assert ("Goodput per viewer (rtsp-viewers)", DOCKER.label) in named
+    assert "| Goodput per viewer (viewers) | docker+routed |" in forms.markdown(compared)
+    (told,) = history(tmp_path, ["viewers.goodput", "rtsp-viewers.goodput"]).series
+    assert {metric.title for metric in told.metrics} == {f"Goodput per viewer ({load})" for load in loads.values()}
 
 
 # -- runs from elsewhere ----------------------------------------------------------------------------------

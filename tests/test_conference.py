@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,7 @@ from quiet import Quiet
 from test_exit_codes import code_of
 from test_going_on import interrupted
 from virtoll import fakes, footage, voice
-from virtoll.analysis.carrying import levels_of
+from virtoll.analysis.carrying import levels_of, of_levels
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
@@ -39,7 +39,20 @@ from virtoll.loads.watchers import Watched
 from virtoll.offers import JanusRoom, Port
 from virtoll.plain import printable
 from virtoll.platforms.base import Instance, platforms
-from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
+from virtoll.record.knee import Objective
+from virtoll.record.model import (
+    ALL_THERE,
+    GENERATOR_HEADROOM,
+    LEVEL,
+    PROBE,
+    STAYED,
+    VOID,
+    Arm,
+    Events,
+    Measured,
+    Plan,
+    PlannedTrial,
+)
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
 from virtoll.report.advice import Known, advise
@@ -233,6 +246,22 @@ def test_a_generator_that_is_in_the_way_at_all_levels_voids_the_trial(tmp_path: 
 
 
 @pytest.mark.usefixtures("lost")
+def test_a_ramp_whose_generators_cpu_time_is_not_known_has_no_proof_of_headroom(tmp_path: Path) -> None:
+    """It passed, as in the way at no level: a browser's CPU time that could not be read made the whole unknown."""
+
+    def unknown(level: int, measurement: Measurement) -> Measurement:
+        told = {"cpu_ns": None if level == 40 else measurement.window.cpu_ns}
+        return replace(measurement, window=measurement.window.model_copy(update=told))
+
+    load = load_of(study())
+    subject, notes = subject_of(load, InNoTime(load, seen_too=unknown)), notes_in(tmp_path)
+    subject.prove_ours(notes, ramped(subject, notes), cast(Any, None))
+    (check,) = notes.checks
+    assert (check.name, check.passed) == (GENERATOR_HEADROOM, None)
+    assert check.detail == f"in the way at 0 of 4 levels; what it used is not known at 40 {load.intensity.unit}"
+
+
+@pytest.mark.usefixtures("lost")
 def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
     def change(_level: int, report: dict[str, Any]) -> None:
         report["received"] = {}
@@ -243,6 +272,83 @@ def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
         "loss < 1 % (loss_percent was not told)",
         "frozen < 1 % (frozen_percent was not told)",
     ]
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_level_at_which_some_were_kept_out_was_not_met(tmp_path: Path) -> None:
+    """Who is not in has no streams that lose or freeze: a server that let 20 in, and nobody else, met an objective of
+    those at all levels. One of who is there says so itself.
+    """
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["window"]["joined_at_end"] = min(level, 20)
+        report["window"]["present_ns"] = report["window"]["present_ns"] * min(level, 20) // level
+
+    for objective, at_40, at_60 in (
+        ('["loss < 1 %", "frozen < 1 %"]', [ALL_THERE], [ALL_THERE]),
+        ('["loss < 1 %", "present > 40 %"]', [], ["present > 40 %"]),
+    ):
+        load = load_of(study(TEXT.replace('["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]', objective)))
+        measured = ramped(subject_of(load, InNoTime(load, knee=100, change=change)), notes_in(tmp_path))
+        assert measured.facts["missed"] == {"10": [], "20": [], "40": at_40, "60": at_60}
+        assert measured.facts[VOID] == {}
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_level_at_which_some_were_cut_off_was_not_met(tmp_path: Path) -> None:
+    """Who comes in again at once joins well, and is missing for a moment: a server that cut off half of them met it."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["leaves"]["failures"] = {"connection lost": level // 2} if level == 40 else {}
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, knee=100, change=change)), notes_in(tmp_path))
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [STAYED], "60": []}
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_late_generator_voids_what_may_have_been_missed_for_it_told_or_not(tmp_path: Path) -> None:
+    """Where a level missed what cannot be told of it, or that all were there, the service was blamed."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+        if level == 40:
+            report["received"] = {}
+        if level == 60:
+            report["window"]["joined_at_end"] //= 2
+
+    objective = '["loss < 1 %", "frozen < 1 %"]'
+    load = load_of(study(TEXT.replace('["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]', objective)))
+    measured = ramped(subject_of(load, InNoTime(load, knee=100, change=change)), notes_in(tmp_path))
+    late = "it sent 20 of 20 joins more than 10 ms late"
+    assert measured.facts[VOID] == {"40": late, "60": late}, "the others met it"
+
+
+@pytest.mark.parametrize(
+    ("failures", "void"),
+    [
+        ({"crashed": 1, "not started: ended": 1}, "its browsers told nothing: 1 crashed, 1 not started: ended"),
+        ({"crashed": 1, "connection lost": 1}, ""),
+        ({"no picture": 2}, ""),
+    ],
+)
+@pytest.mark.usefixtures("lost")
+def test_a_browser_of_ours_that_crashed_is_no_miss_of_the_services(
+    tmp_path: Path, failures: dict[str, int], void: str
+) -> None:
+    """What the objective asks of browsers could not be told, and the level counted as missed by the server."""
+
+    def failed(level: int, measurement: Measurement) -> Measurement:
+        there = level < 40
+        told = Events(intended=2, offered=2, completed=2 * there, failures={} if there else failures, censored=0)
+        return Watched({"browser_frozen_percent": 0.0} if there else {}, {}, told, 0, "Chrome/1.2").beside(measurement)
+
+    objective = '["loss < 1 %", "browser_frozen < 1 %"]'
+    load = load_of(study(TEXT.replace('["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]', objective)))
+    measured = ramped(subject_of(load, InNoTime(load, seen_too=failed)), notes_in(tmp_path))
+    untold = "browser_frozen < 1 % (browser_frozen_percent was not told)"
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [untold], "60": ["loss < 1 %", untold]}
+    assert measured.facts[VOID] == ({"40": void} if void else {}), "at 60 loss was missed, whatever browsers see"
 
 
 # -- what may be asked for --------------------------------------------------------------------------------
@@ -781,6 +887,21 @@ def test_how_many_are_carried_is_told_of_each_condition_by_itself(tmp_path: Path
     assert f"docker+routed,1 CPU hog,10,{missed},3" in lines
     assert any(line.startswith(f"lxc+routed,1 CPU hog,10,{missed},2 of 3 (invalid: janus lived") for line in lines)
     assert len(lines) == 1 + 2 * 6
+
+
+def test_who_was_kept_out_or_cut_off_is_not_carried_under_another_objective_either(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    """`advise --objective` of loss alone took all levels for met at which half were kept out, or cut off."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["window"]["joined_at_end"] = level // 2 if level == 60 else level
+        report["leaves"]["failures"] = {"connection lost": level // 2 if level == 40 else 0}
+
+    matrix = find(run_of(tmp_path / "run", change=change).path).matrix
+    loss = Objective(text="loss < 5 %", metric="participants.loss_percent", better="less", bound=5, unit="%")
+    users = {each.arm.platform: [one.users for one in each.deployments] for each in of_levels(matrix, LEVEL, [loss])}
+    assert users == dict.fromkeys(users, [20.0] * len(matrix.blocks))
 
 
 @pytest.mark.usefixtures("undrawn")

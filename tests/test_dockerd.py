@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,10 +16,11 @@ import pytest
 from virtoll.errors import PlatformError
 from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost, end_session
+from virtoll.hosts.programs import find
 from virtoll.images import contents, rootfs
 from virtoll.images.base import Image
 from virtoll.platforms import docker, dockerd
-from virtoll.platforms.docker import Docker
+from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.dockerd import Daemon
 
 DOCKERD, CONTAINERD = 11, 12
@@ -122,6 +125,35 @@ def test_an_image_that_was_built_again_is_imported_again(monkeypatch: pytest.Mon
     assert asked[1:] == ["GET /images/json", "POST /images/create"]
 
 
+def test_dockerd_is_started_where_its_check_has_found_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One in a directory of the user's PATH (/opt/docker/bin) was found by `virtoll doctor`, and by no deployment."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/dockerd").write_text("#!/bin/sh\n")
+    (tmp_path / "own/dockerd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'own'}:{os.environ['PATH']}")
+    monkeypatch.setattr(dockerd, "owned", lambda *_, **__: nullcontext(SimpleNamespace(procs=())))
+    environments: list[dict[str, str]] = []
+
+    def spawn(_argv: Sequence[str], *, env: dict[str, str], **_options: object) -> None:
+        environments.append(env)
+        raise PlatformError("no more is looked at", where="docker")
+
+    site = SimpleNamespace(cpus=frozenset({0}), netns="vt-ab12-sut")
+    lab = SimpleNamespace(
+        directory=tmp_path,
+        cgroup="virtoll/ab12",
+        ledger=None,
+        sut=site,
+        generator=site,
+        host=SimpleNamespace(spawn=spawn),
+    )
+    with pytest.raises(PlatformError, match="no more"):
+        Daemon(cast(Any, lab), tmp_path, 0).ensure()
+    (told,) = environments
+    assert shutil.which("dockerd", path=told["PATH"]) == find("dockerd") == str(tmp_path / "own/dockerd")
+    assert told["PATH"].startswith(f"{tmp_path}/docker/bin:"), "its own iptables before any other"
+
+
 @pytest.mark.parametrize(
     ("data_root", "covered"), [("/var/cache/virtoll/docker/0", True), ("/opt/cache/docker/0", False)]
 )
@@ -132,6 +164,22 @@ def test_containerd_makes_nothing_in_opt_and_finds_its_containers_where_they_lie
     one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12")), Path(data_root), 0)
     assert ("workdir=/run/opt/work opt /opt" in one._script()) == (covered and Path("/opt").is_dir())
     assert one._script().endswith('exec "$@"\n')
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("data_root", "covered"), [("/var/cache/virtoll/docker/0", True), ("/tmp/cache/docker/0", False)]
+)
+def test_the_stacks_of_a_containerd_that_hangs_are_not_left_on_the_machine(data_root: str, covered: bool) -> None:
+    """It writes them into /tmp, for dockerd, which then kills it. (Seen after an instance had been stopped.)"""
+    lab = SimpleNamespace(directory=Path("/run/virtoll/none/of"), cgroup="virtoll/ab12")
+    one = Daemon(cast(Any, lab), Path(data_root), 0)
+    stacks = Path("/tmp", f"containerd.{os.getpid()}.stacks.log")
+    try:
+        LocalHost().run(one._covered(["sh", "-c", f"echo stacks >{stacks}"]))
+        assert stacks.exists() == (not covered)
+    finally:
+        stacks.unlink(missing_ok=True)
 
 
 def test_a_container_that_ends_as_its_helpers_are_looked_for_is_told() -> None:
@@ -168,3 +216,16 @@ def test_a_file_system_that_dockerd_refuses_is_told_beforehand(
     told = [problem for problem in Docker().check(There()) if "overlay2" in problem.what]
     assert [kind in problem.what and "VIRTOLL_CACHE" in problem.remedy for problem in told] == [True] * (not fits)
     assert str(tmp_path) in asked
+
+
+@pytest.mark.parametrize(("more", "is_told"), [(0, False), (1, True)])
+def test_a_state_whose_path_is_too_long_for_dockerds_socket_is_told_beforehand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: int, is_told: bool
+) -> None:
+    """No dockerd could listen there, and what each deployment was told to ask, `virtoll doctor`, said "ready"."""
+    rest = 107 - len(f"{tmp_path}//lab-ab12/docker-noproxy/sock")
+    assert rest > 0
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / ("s" * (rest + more))))
+    arm = Docker(DockerSettings(userland_proxy=False))
+    told = [problem for problem in arm.check(LocalHost()) if "socket" in problem.what]
+    assert [problem.where for problem in told] == ["VIRTOLL_STATE"] * is_told

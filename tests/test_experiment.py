@@ -251,7 +251,7 @@ class Stage:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""
         monkeypatch.setattr(experiment, "beside", self.beside)
         monkeypatch.setattr(experiment, "shaped", lambda *_: self.while_("shaped"))
-        monkeypatch.setattr(experiment, "hogs", lambda _lab, count, _cpus: self.while_(f"{count} hogs"))
+        monkeypatch.setattr(experiment, "hogs", lambda _lab, count, *_where: self.while_(f"{count} hogs"))
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)

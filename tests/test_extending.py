@@ -240,7 +240,7 @@ def test_platform_and_mode_keep_the_contract(lab: Lab) -> None:
     platform = platforms()["unshared"]()
     contract.skip_unless_ready(platform)
     place = Place(lab, contract.image(), platform)
-    assert set(contract.modes(type(platform))) == {"bridge", "macvlan", "nat", "narrow", "routed", "venet"}
+    assert set(contract.modes(platform)) - {*contract.RARE} == {"bridge", "macvlan", "nat", "narrow", "routed", "venet"}
     before = leaks.snapshot()
     with place.deployed() as instance:
         contract.answers(instance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tracemalloc
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from quiet import Quiet
-from synthetic import DOCKER, NATIVE, Recipe, write_run
+from synthetic import DOCKER, NATIVE, Recipe, measured_elsewhere, write_run
+from test_exit_codes import code_of
 from test_run import IDS, TOLLS, new_run
 from virtoll.analysis import load
 from virtoll.analysis.load import read_run
+from virtoll.analysis.rules import rule_of
 from virtoll.catalogue import catalogue
 from virtoll.errors import StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -308,6 +311,45 @@ def test_files_of_the_report_are_called_by_plain_words(tmp_path: Path) -> None:
         Table("../out", "", ("a",), ((Cell("b"),),)).write(tmp_path)
 
 
+def test_what_is_left_of_a_run_is_no_order_to_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run printed a plan's labels and levels as they were."""
+
+    def poison(plan: Any) -> None:
+        plan["trials"][0]["arm"]["label"] = "docker\x1b[2J"
+        plan["trials"][1]["condition"] = {"service.word": "\x1b]0;mine\x07\r"}
+
+    run = new_run(tmp_path / "r").path
+    changed(run / "plan.json", poison)
+    assert run_study(Request(str(run), dry_run=True)) == 0
+    shown = capsys.readouterr().out
+    assert "docker\ufffd[2J" in shown
+    assert not {"\x1b", "\x07", "\r"} & set(shown)
+
+
+@pytest.mark.parametrize(
+    ("verb", "of"),
+    [
+        ("export", {"started_at": "yesterday"}),
+        ("export", {"started_at": "2026-01-01T00:00:00"}),
+        ("export", {"trial": {"arm": {"label": "of no plan"}}}),
+        ("keep", {"trial": {"condition": {"server": "web"}}}),
+    ],
+)
+def test_what_is_exported_and_kept_is_told_as_damaged_too(
+    verb: str, of: Any, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both verbs ended with a traceback."""
+
+    def merge(into: Any, values: Any) -> None:
+        for key, value in values.items():
+            merge(into[key], value) if isinstance(value, dict) and key in into else into.update({key: value})
+
+    changed(run / "trials.jsonl", lambda record: merge(record, of))
+    changed(run / "study.json", lambda study: study.update(servers={"web": {"service": "nginx"}}))
+    assert code_of(verb, str(run), *([str(tmp_path / "kept")] * (verb == "keep"))) == 4
+    assert "makes no sense to the analysis" in capsys.readouterr().err
+
+
 # -- the study, and what a word means ---------------------------------------------------------------------
 
 PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_text()
@@ -386,6 +428,19 @@ def test_a_hosts_name_is_a_plain_word_and_leads_nowhere(run: Path) -> None:
         RunDirectory(run).environment_of("..")
 
 
+def test_a_plan_of_endless_blocks_takes_no_memory(run: Path) -> None:
+    """For a run of hosts a name was kept for each of as many blocks as the plan said that there are."""
+    measured_elsewhere(run, {})
+    changed(run / "plan.json", lambda plan: plan.update(blocks=10**7))
+    plan = RunDirectory(run).plan
+    tracemalloc.start()
+    try:
+        rule_of(plan)
+        assert tracemalloc.get_traced_memory()[1] < 10 * 10**6
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("study", "told"),
     [([], "list where a table is"), ({"schema_version": 99}, "schema 99"), ("study", "str where a table is")],
@@ -396,6 +451,14 @@ def test_a_study_that_is_none_of_ours_is_refused(study: object, told: str, tmp_p
     (run / "study.json").write_text(json.dumps(study), encoding="utf-8")
     with pytest.raises(StoreError, match=told):
         find(run)
+
+
+def test_brackets_without_end_are_no_study(run: Path) -> None:
+    """Who went on with such a run was shown a RecursionError."""
+    deep = "[" * 100_000
+    (run / "study.json").write_text(f'{{"name": {deep}{deep.replace("[", "]")}}}', encoding="utf-8")
+    with pytest.raises(StoreError, match="is damaged: maximum recursion"):
+        _ = RunDirectory(run).study
 
 
 @pytest.mark.parametrize("wrong", [{"duration_ns": -5}, {"work": -1.0}, {"work": math.nan}])

@@ -538,6 +538,21 @@ def test_a_knee_is_searched_for_over_all_generators() -> None:
     assert knee.lower <= 400 < knee.upper, "of what all ask for together"
 
 
+def test_each_generator_has_connections_of_its_own_to_search_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a process in a namespace of its own. A search by two ended where the ports, or files, of one did."""
+    monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (1000, True))
+    load = HttpLoad(HttpSettings(connections=2))
+    assert load.most_here(2) == 928
+    search = KneeSearch(replace(KNEE, most=5000), load, 2, "b01-t0001", 2)
+    session = session_of(Part(9000), Part(9000), load=load)
+    while search.asked is not None:
+        search.measure(session)
+    measured = search.measured()
+    assert measured.knee is not None
+    assert (measured.knee.ended, measured.knee.lower) == ("beyond generator", 1856)
+    assert measured.notes == ["the generator cannot be asked for more than 1,856 users here"]
+
+
 def test_one_generator_that_is_in_the_way_counts_against_no_service() -> None:
     saturated = searched(Part(400), Part(400, cpu_ns=lambda at: 9 * 10**8 if at > 150 else 10**8))
     assert saturated.ended == "beyond generator"

@@ -21,7 +21,7 @@ from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.advice import Known, advise
 from virtoll.report.findings import find
 from virtoll.report.untold import untold
-from virtoll.run import environment
+from virtoll.run import environment, groups
 from virtoll.run.environment import require_same
 from virtoll.run.stage import Stage
 
@@ -58,6 +58,29 @@ def test_what_cannot_be_had_any_more_is_not_sealed_as_failed(
     assert code_of("run", str(out)) == 0
     monkeypatch.setattr(Stage, "missing", without_docker)
     assert code_of("run", str(out)) == 0, "nothing is left to measure"
+
+
+def test_arms_that_the_memory_does_not_hold_beside_each_other_any_more_are_not_sealed_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In rotation, where another program has taken memory since: it was divided when the run began, and never looked at
+    again. Instances were killed for want of it, and their trials lost.
+    """
+    on_fakes(monkeypatch, {"b01-t0002": KeyboardInterrupt()})
+    monkeypatch.setattr("virtoll.report.build.write_report", lambda findings: findings.run.directory / "report")
+    study, out = write_study(tmp_path), tmp_path / "run"
+    study.write_text(study.read_text().replace("blocks = 2", 'blocks = 2\ndesign = "rotation"'))
+    assert code_of("run", str(study), "--out", str(out)) == 130
+    sealed = len(RunDirectory(out).records())
+    on_fakes(monkeypatch, {})
+    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**30)
+    assert code_of("run", str(out)) == 3
+    said = capsys.readouterr().err
+    assert "does not offer any more what is left to measure" in said
+    assert "3 arms side by side, and one more to prove the limits, may take 2 GiB, and 1 GiB are free" in said
+    assert len(RunDirectory(out).records()) == sealed
+    on_fakes(monkeypatch, {})
+    assert code_of("run", str(out)) == 0
 
 
 def interrupted(run: Path, block: int) -> Path:

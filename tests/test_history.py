@@ -190,6 +190,25 @@ def test_changes_are_within_one_environment(tmp_path: Path) -> None:
     assert forms.sentences(found)[1:] == ["No change is asked for: no arm has 10 runs of one study in one environment."]
 
 
+@pytest.mark.parametrize("hosts", [False, True])
+def test_a_reboot_is_no_other_environment(hosts: bool, tmp_path: Path) -> None:
+    """What memory a kernel leaves is another page or two at each boot: of a machine that is booted for each run no two
+    were of one environment, and no change could be found.
+    """
+    for number in range(12):
+        recipe = replace(RECIPE, seed=number + 1, blocks=2, truth=SLOWER if number >= 6 else TRUTH)
+        machine = {"memory_bytes": 16_000_000_000 + 4096 * number}
+        here: dict[str, Any] = {"machine": machine}
+        begun(write_run(tmp_path / f"{number:02}", recipe), number, **({"hosts": {"node1": here}} if hosts else here))
+    found = history(tmp_path)
+    [(_, line, point, _)] = forms.changed(found)
+    assert (line.arm.label, point.run.directory.name) == (DOCKER.label, "06")
+    assert len({row["environment_digest"] for row in forms.rows(found)}) == 1
+    more = {"machine": {"memory_bytes": 17_000_000_000}}
+    begun(write_run(tmp_path / "12", replace(RECIPE, seed=13, blocks=2)), 13, **more)
+    assert history(tmp_path).series[0].environments == (1,) * 12 + (2,), "that is another machine"
+
+
 def test_stretches_that_are_too_short_for_so_many_are_told_apart(tmp_path: Path) -> None:
     """Ten runs of six arms: docker is at a tenth from the sixth on, and no test could show it."""
     slower = {**TRUTH, DOCKER.label: TRUTH[DOCKER.label] * 0.1}
@@ -249,6 +268,19 @@ def test_order_is_by_time_and_not_by_name(tmp_path: Path) -> None:
     assert [run.directory.name for run in history(tmp_path).series[0].runs] == ["1", "2", "0"]
 
 
+def test_of_a_run_and_its_copies_the_longest_is_told(tmp_path: Path) -> None:
+    """It was the one whose path comes first: a copy of a run that was gone on with since stood in its place."""
+    whole = begun(write_run(tmp_path / "b", RECIPE), 1)
+    shutil.copytree(whole, tmp_path / "c")
+    begun(write_run(tmp_path / "a", replace(RECIPE, sealed=16)), 1)
+    found = history(tmp_path)
+    assert [run.directory.name for run in found.series[0].runs] == ["b"]
+    assert {point.ratio.n for line in found.series[0].lines for point in line.points} == {4}
+    assert [(path.name, why) for path, why in found.left_out] == [
+        (name, f"it is the same run as {whole}, or a copy of it") for name in "ac"
+    ]
+
+
 def test_where_there_is_nothing_it_is_said(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StoreError, match="no run directory under it"):
         history(tmp_path)
@@ -256,6 +288,23 @@ def test_where_there_is_nothing_it_is_said(tmp_path: Path, folder: Path) -> None
         history(tmp_path / "nowhere")
     with pytest.raises(StudyError, match="no run has a metric"):
         history(folder, ["nothing"])
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's runs were left out of another's history without a word, or were no runs at all."""
+    begun(write_run(tmp_path / "runs" / "mine", RECIPE), 1)
+    (tmp_path / "runs" / "roots").mkdir()
+    really = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "roots":
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert history(tmp_path / "runs").left_out == ((tmp_path / "runs/roots", "cannot be read: Permission denied"),)
+    with pytest.raises(StoreError, match="that can be read: Permission denied"):
+        history(tmp_path / "runs/roots")
 
 
 def test_no_link_is_followed(tmp_path: Path, folder: Path) -> None:

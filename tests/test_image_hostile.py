@@ -5,13 +5,16 @@ tarfile counts and looks for what may not be; umoci (Go's archive/tar) unpacks.
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
 
-from ocimake import Made, layout_files, write_archive
+from ocimake import Entry, Made, docker_files, layer, layout_files, write_archive, write_directory
 from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import bounds, oci, unpack
@@ -172,3 +175,37 @@ def test_a_layer_that_is_no_file_is_missing(kind: bytes, target: str, tmp_path: 
     (tmp_path / "image.tar").write_bytes(b"".join(parts) + _END)
     said = refused(tmp_path / "image.tar")
     assert "missing" in said or "damaged" in said
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.json"])
+def test_of_two_files_of_one_name_none_is_taken(name: str, tmp_path: Path) -> None:
+    """skopeo takes the first, we took the last: what it found was kept under the id of another image, and was what that
+    image's user got from then on.
+    """
+    meant, other = (Made([layer(Entry(who, b"1"))], {"Cmd": ["/x"]}) for who in ("meant", "other"))
+    second = docker_files({"shop:1": meant}, legacy=True)
+    first = docker_files({"shop:1": other}, legacy=True)
+    if name == "config.json":  # one manifest, and two of what it names
+        entry = json.loads(second["manifest.json"])[0] | {
+            "Config": name,
+            "Layers": json.loads(first["manifest.json"])[0]["Layers"],
+        }
+        first[name], second = other.document(), {name: meant.document(), "manifest.json": json.dumps([entry]).encode()}
+        del first["manifest.json"]
+    entries = [Entry(path, data) for files in (first, second) for path, data in files.items()]
+    (tmp_path / "shop.tar").write_bytes(layer(*entries))
+    assert "under one name" in refused(tmp_path / "shop.tar")
+
+
+def test_a_layer_that_is_two_archives_is_none(tmp_path: Path) -> None:
+    """Not packed, by its name, and umoci unpacks that; but its first header begins as gzip does, and has it skip the
+    rest of itself: skopeo let it be, and the small archive that is packed in its first file was what was measured.
+    """
+    shown = member("shown", b"hi") + _END
+    packed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    inner = packed.compress(shown) + packed.flush() + struct.pack("<II", zlib.crc32(shown), len(shown))
+    begins = b"\x1f\x8b\x08\x04\1\1\1\1\2\3" + struct.pack("<H", 512 - 12)
+    outer = member("x", inner)
+    made = Made([patched(outer[:512], 0, begins) + outer[512:] + WHITEOUT + _END], {"Cmd": ["/x"]})
+    said = refused(write_directory(tmp_path / "layout", layout_files({"1": made}, "")))
+    assert "packed otherwise than it says" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import ocimake
 from ocimake import Made, docker_files, layer, layout_files, write_archive, write_directory
 from virtoll.errors import HostError
-from virtoll.images import archive, bounds, inside
+from virtoll.images import archive, bounds, inside, oci
+from virtoll.images import tree as fit
 from virtoll.images.config import DEFAULT_PATH, ImageConfig, parse, process
 from virtoll.images.source import Source
 from virtoll.offers import Port
@@ -136,6 +138,32 @@ def test_a_file_that_is_no_archive(data: bytes, tmp_path: Path) -> None:
     assert "damaged or cut off" in said or "is no image" in said
 
 
+def test_an_archive_packed_by_zstd_is_told_as_such(tmp_path: Path) -> None:
+    """It was told as damaged, and to be copied again."""
+    (tmp_path / "x.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+    said = refused(tmp_path / "x.tar.zst")
+    assert "packed by zstd" in said
+    assert "zstd -d x.tar.zst" in said
+
+
+def test_an_unpacked_docker_archive_is_told_as_such(tmp_path: Path) -> None:
+    """It was told to hold no manifest.json, which it holds."""
+    said = refused(write_directory(tmp_path / "saved", docker_files({"shop:1": ONE}, legacy=True)))
+    assert "docker save writes, unpacked" in said
+    assert f"tar -C {tmp_path}/saved -cf saved.tar ." in said
+
+
+@pytest.mark.parametrize("manifest", [b'{"schemaVersion": 2, "layers": []}', b'{"name": "a web site"}'])
+def test_a_directory_with_another_manifest_is_no_unpacked_docker_archive(manifest: bytes, tmp_path: Path) -> None:
+    """What skopeo copies to dir:, and a web site, were told to come of docker save, and to be packed again: the archive
+    was then told to be damaged.
+    """
+    (tmp_path / "manifest.json").write_bytes(manifest)
+    said = refused(tmp_path)
+    assert "docker save writes, unpacked" not in said
+    assert 'write "dir:PATH"' in said
+
+
 def test_a_directory_of_files_is_told_from_a_layout(tmp_path: Path) -> None:
     assert 'write "dir:PATH"' in refused(tmp_path)
 
@@ -175,11 +203,34 @@ def test_a_document_that_is_not_what_its_digest_says(tmp_path: Path) -> None:
         ("manifest.json", b'[{"Config": 1}]', "names no configuration"),
         ("manifest.json", b'[{"Config": "../../x"}]', "a part is missing"),
         ("manifest.json", b"{}", "a list of objects is missing"),
+        ("manifest.json", b'[{"Config": "a", "config": "b"}]', "manifest.json says one thing twice"),
+        ("index.json", b'{"manifests": [{"digest": "a", "Digest": "b"}]}', "index.json says one thing twice"),
+        ("index.json", b'{"manifests": [], "manifests": []}', "index.json says one thing twice"),
     ],
 )
 def test_documents_that_mean_nothing(name: str, text: bytes, said: str, tmp_path: Path) -> None:
     path = write_archive(tmp_path / "x.tar", {**layout_files({"1": ONE}), name: text})
     assert said in refused(path)
+
+
+@pytest.mark.parametrize("other", ["Layers", "LAYERS", "layer\u017f", "Config"])
+def test_a_manifest_that_the_unpackers_read_otherwise_is_refused(other: str, tmp_path: Path) -> None:
+    """Go's reader takes a name in any case, and the last one: what was measured, and what the id is of, was not what
+    umoci unpacked. More than 32 GB could be, or a file that removes what lies outside; or what another image's id then
+    stood for in the cache.
+    """
+    files = layout_files({"1": ONE})
+    digest = json.loads(files["index.json"])["manifests"][0]["digest"]
+    manifest = json.loads(files[f"blobs/sha256/{digest.removeprefix('sha256:')}"])
+    manifest[other] = manifest["config" if other == "Config" else "layers"]
+    descriptor = ocimake._blob(files, ocimake._json(manifest), ocimake._MANIFEST)
+    files["index.json"] = ocimake._json({"schemaVersion": 2, "manifests": [descriptor]})
+    assert "the manifest says one thing twice" in refused(write_directory(tmp_path / "x", files))
+
+
+def test_labels_that_differ_in_case_are_no_matter(write: Writer, tmp_path: Path) -> None:
+    labelled = Made([], {"Labels": {"maintainer": "a", "Maintainer": "b"}})
+    assert found(write(tmp_path, {"1": labelled})).id == labelled.id
 
 
 def test_an_index_that_holds_itself_ends(tmp_path: Path) -> None:
@@ -204,6 +255,34 @@ def test_a_header_may_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(bounds, "MOST_HEADER_BYTES", 1000)
     path = write_archive(tmp_path / "x.tar", {"a" * 2000: b"", **layout_files({"1": ONE})})
     assert "a header of" in refused(path)
+
+
+def test_a_link_to_a_directory_is_the_directory(tmp_path: Path) -> None:
+    """`image = "dir:current"`, a link, had the digest of an empty directory, and "was changed while it was read"."""
+    (tmp_path / "shop-1").mkdir()
+    (tmp_path / "shop-1/shop").write_bytes(b"1")
+    (tmp_path / "current").symlink_to("shop-1")
+    linked = fit.digest(tmp_path / "current", "dir:current")
+    assert linked == fit.digest(tmp_path / "shop-1", "dir:shop-1")
+    (tmp_path / "shop-1/shop").write_bytes(b"2")
+    assert linked != fit.digest(tmp_path / "current", "dir:current")
+
+
+def test_a_directory_of_which_a_file_goes_while_it_is_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback of FileNotFoundError."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"1")
+    content = fit._content
+
+    def then_gone(path: Path) -> str:
+        (tmp_path / "b").unlink(missing_ok=True)
+        return content(path)
+
+    monkeypatch.setattr(fit, "_content", then_gone)
+    with pytest.raises(HostError, match="changed while it was read"):
+        oci.image_of("shop", Source("dir", tmp_path))
 
 
 def test_a_pipe_in_a_layout_is_not_waited_for(tmp_path: Path) -> None:
@@ -288,7 +367,14 @@ def test_the_command_line_is_dockers(
     assert ImageConfig(entrypoint, command).argv(study) == argv
 
 
-PASSWD = "# accounts\nroot:x:0:0:r:/root:/bin/sh\nshop:x:1500:1500::/srv/shop:/bin/false\n77:x:99:98::/n:\nbroken\n"
+PASSWD = """# accounts
+root:x:0:0:r:/root:/bin/sh
+shop:x:1500:1500::/srv/shop:/bin/false
+77:x:99:98::/n:
+broken
+bare:x:5:6
+homed:x:8:9::/h
+"""
 GROUP = "root:x:0:\nshop:x:1500:\nstock:x:1600:other,shop\nmore:x:1700:shop\n"
 
 
@@ -307,6 +393,8 @@ def tree(tmp_path: Path) -> Path:
         ("1500", (1500, 1500, (1600, 1700), "/srv/shop")),
         ("shop:stock", (1500, 1600, (), "/srv/shop")),
         ("shop:7", (1500, 7, (), "/srv/shop")),
+        ("bare", (5, 6, (), "/")),  # lines that end early, as of images written by hand: Docker takes them
+        ("homed", (8, 9, (), "/h")),
         ("4000", (4000, 0, (), "/")),
         ("4000:4001", (4000, 4001, (), "/")),
         ("77", (77, 0, (), "/")),  # a number is never a name

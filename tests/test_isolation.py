@@ -13,7 +13,7 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from isolating import HARMS, run_of
-from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite, loss_floor
+from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite, loss_floor, loss_table
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.matrix import Matrix
 from virtoll.catalogue import catalogue
@@ -24,7 +24,7 @@ from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
-from virtoll.report.sections.isolation import Protection
+from virtoll.report.sections.isolation import Protection, losses
 from virtoll.report.sections.neighbours import doings
 from virtoll.study.file import read_study
 
@@ -77,6 +77,13 @@ def test_native_is_an_arm_and_its_second_the_noise_floor(told: Isolation) -> Non
     assert told.arms[0].label == "native+host"
     assert not any("again" in arm.label for arm in told.arms)
     assert told.floors["p99_rise"] == pytest.approx(0.0, abs=0.15)
+
+
+def test_a_noise_floor_that_is_more_than_nothing_is_not_told_as_0(told: Isolation) -> None:
+    """It was 0.0 %, as of natives that are alike."""
+    (metric, *_) = told.shown
+    small = replace(told, floors={**told.floors, metric.name: 0.0003})
+    assert losses(small, metric, "requests").notes[0].endswith("those of native again): 0.03 %.")
 
 
 def test_what_does_not_answer_or_dies_is_an_outcome_and_no_ratio(told: Isolation) -> None:
@@ -310,6 +317,15 @@ def test_a_gain_beside_a_cost_is_told_with_it(tmp_path: Path) -> None:
     assert re.search(r"cpu costs goodput −29[^;]*, but gains median × 0\.(?:49|5)", said), said
 
 
+def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path: Path) -> None:
+    """Of a run that was interrupted nobody is sent to a new one for blocks that this one has ahead of it."""
+    path = run_of(tmp_path / "r", harms={}, name="isolation-rtt", quick=True, spread=0.2, blocks=100, until=3)
+    exposures = find(path).isolation.exposures.values()
+    words = [toll.verdict.words for one in exposures for toll in one.tolls.values() if toll.verdict.kind == "unsure"]
+    assert any(word.startswith("cannot tell yet: needs about ") for word in words)
+    assert not [word for word in words if "in a new run, or" in word and int(word.split()[5]) <= 100]
+
+
 # -- the report ------------------------------------------------------------------------------------------
 
 
@@ -428,6 +444,36 @@ def test_a_probe_is_a_victim_too(tmp_path: Path) -> None:
     assert exposure(told, "native", "fork").kind == "did not answer"
     assert not any(is_polite(one.condition) and one.tolls for one in told.exposures.values())
     assert "What a misbehaving neighbour takes from round-trip" in build_report(run).read_text("utf-8")
+
+
+def test_a_victim_that_is_measured_alone_as_well_is_no_comparison_of_the_table(tmp_path: Path) -> None:
+    """Alone against beside the polite one: no row told it, Holm's correction counted it, and it was in the floor."""
+    both = [run_of(tmp_path / "with", "isolation-rtt", factors={AGGRESSOR: ("", "polite", "cpu")}, blocks=4)]
+    both.append(run_of(tmp_path / "without", "isolation-rtt", factors={AGGRESSOR: ("polite", "cpu")}, blocks=4))
+    families, conditions = [], []
+    for run in both:
+        matrix = find(run).matrix
+        table = loss_table(matrix, "round-trip.round_trip_p50_us", 0.1)
+        families.append(table.family)
+        conditions.append({toll.condition.get(AGGRESSOR) for toll in table.cells if toll.condition})
+    assert families[0] == families[1]
+    assert conditions == [{"cpu"}, {"cpu"}]
+
+
+def test_the_table_says_over_how_many_comparisons_its_words_are_right(tmp_path: Path) -> None:
+    """Those of which one block is left are tested by nobody, and were counted."""
+    run = run_of(tmp_path / "r", quick=True, blocks=2)
+    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text("utf-8").splitlines()]
+    for record in lines:
+        if record["trial"]["block"] == 2 and record["trial"]["arm"]["platform"] == "lxc":
+            record |= {"status": "invalid", "reason": "lost"}
+    (run / "trials.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    found = find(run)
+    for metric in found.isolation.shown:
+        family = loss_table(found.matrix, metric.name, found.margin).family
+        assert 0 < family < sum(not is_polite(each.condition) for each in found.isolation.exposures.values())
+        note = losses(found.isolation, metric, "requests").notes[0]
+        assert f"over {method.comparisons(family, 'this table')}" in note
 
 
 def test_a_figure_of_zero_has_no_ratio_and_is_no_protection(tmp_path: Path) -> None:

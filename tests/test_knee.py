@@ -586,6 +586,23 @@ def test_between_which_bounds_the_knees_lie_has_no_end_where_a_search_found_none
     assert re.fullmatch(r"\d,\d\d\d or more", between["generator"]), between
 
 
+def test_the_bound_that_stands_under_a_condition_is_that_conditions(tmp_path: Path) -> None:
+    """Of 1 CPU all searches ended beyond the generator, of 2 below the least: either was told both, in 2 of 4."""
+    text = TEXT.replace("blocks = 6", "blocks = 2") + '[factors]\n"limits.vcpus" = [1, 2]\n'
+    made = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, generator_per_s=1000), text).path
+    records = [json.loads(line) for line in (made / "trials.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        if record["trial"]["condition"]["limits.vcpus"] == 2:
+            record["measured"]["knee"] |= {"ended": "below least", "lower": None, "upper": 100.0}
+    (made / "trials.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    (table,) = KneeSection().tables(find(made))
+    told = {row[0].text: (row[1].text, row[1].detail) for row in table.rows if row[0].text.startswith("docker")}
+    of_one, of_two = told["docker+routed, vcpus 1"], told["docker+routed, vcpus 2"]
+    assert of_one[0] == of_two[0] == "a bound in 2 of 2"
+    assert re.fullmatch(r"beyond what the generator can offer here: at least [\d.]+ requests/s", of_one[1]), of_one
+    assert of_two[1] == "below 100 requests/s, the least that was asked for"
+
+
 def test_what_a_window_could_not_tell_is_not_drawn_as_worse_than_any(tmp_path: Path) -> None:
     """It missed another part of the objective."""
 
@@ -626,6 +643,39 @@ def test_the_figure_of_windows_says_of_how_many_conditions_they_are(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("ready")
-def test_a_load_that_tells_no_percentiles_is_not_searched_by_one() -> None:
-    of_wrk = CLOSED.replace('name = "http"', 'name = "wrk"')
-    assert any("load 'wrk' tells no percentile of what it asks for" in str(problem) for problem in refused(of_wrk))
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wrk", CLOSED.replace('name = "http"', 'name = "wrk"')),
+        ("pgbench", CLOSED.replace('"nginx"', '"postgres"').replace('name = "http"', 'name = "pgbench"')),
+        ("command", of_a_program("open")),
+    ],
+)
+def test_a_load_that_tells_no_percentiles_is_not_searched_by_one(name: str, text: str) -> None:
+    """Of pgbench and of a program it was not refused, and the first window of each search failed its trial."""
+    assert any(f"load {name!r} tells no percentile of what it asks for" in str(problem) for problem in refused(text))
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(("label", "is_told"), [("p50", True), ("p99", True), ("p999", False), ("max", False)])
+def test_ab_is_searched_by_whole_percents_alone(label: str, is_told: bool) -> None:
+    """It was not refused, and the first window of each search failed its trial."""
+    text = CLOSED.replace('name = "http"', 'name = "ab"').replace("latency_p99", f"latency_{label}")
+    told = [] if is_told else [f"load 'ab' tells no {label}"]
+    assert [each.what for each in refused(text) if "tells" in each.what] == told
+
+
+@pytest.mark.usefixtures("ready")
+def test_a_program_that_does_not_tell_what_failed_is_not_searched_by_it() -> None:
+    """It was not refused, and the first window of each search failed its trial."""
+    text = of_a_program("open").replace('"latency_p99 < 20 ms", ', "")
+    told = [problem.what for problem in refused(text)]
+    assert told == ["load 'command' does not tell how many failed of what it asks for"]
+    assert refused(text.replace("work = ", "failed = { read = '(\\d+) failed' }\nwork = ")) == []
+
+
+@pytest.mark.usefixtures("ready")
+def test_a_program_is_searched_by_its_own_quantities_whatever_they_are_called() -> None:
+    own = """latency_p99_ms = { read = 'p99 (.+) ms', better = "less" }"""
+    own += """, failed_percent = { read = 'failed (.+)', unit = "%", better = "less" }"""
+    assert refused(of_a_program("open").replace("[knee]", f"quantities = {{ {own} }}\n[knee]")) == []

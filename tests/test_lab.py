@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import contract
 import leaks
 import standin
 from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Completed, Confinement
-from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.cgroup import Cgroup, Hierarchies, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import requirements, shaping
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab
@@ -25,6 +26,7 @@ from virtoll.lab.cpus import cpu_plan, parse_cpu_list
 from virtoll.lab.losses import losses, parse
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement
+from virtoll.monitor.monitor import Monitor
 
 
 class _Machine(LocalHost):
@@ -36,7 +38,7 @@ class _Machine(LocalHost):
     def read(self, path: Path) -> bytes:
         if path == Path("/proc/self/status"):  # with those that are not there, as a VMware guest shows them
             return b"Name:\tvirtoll\nCpus_allowed_list:\t0-127\nMems_allowed_list:\t0\n"
-        if self.threads == 1:
+        if self.threads == 1 or path.name != "thread_siblings_list":
             raise HostError("no topology here")
         first = int(path.parts[-3].removeprefix("cpu")) // 2 * 2
         return f"{first},{first + 1}\n".encode()
@@ -51,6 +53,10 @@ class _Machine(LocalHost):
         ("0-3", 1, 2, ({2, 3}, {0}, {1})),
         ("0-3", 2, 1, ({2}, {0}, {1})),  # CPU 3 stays idle: it shares the instance's core
         ("0-7", 2, 4, ({4, 5, 6, 7}, {0, 1}, {2, 3})),
+        ("0-7", 2, 1, ({6}, {0, 1, 2, 3}, {4, 5})),  # no core serves generator and origin
+        ("1-4", 2, 1, ({4}, {2, 3}, {1})),  # of two cores one thread each may be used
+        ("1-6", 2, 1, ({6}, {1, 2, 3}, {4, 5})),  # as CPU 0 is left to interrupts
+        ("1-5", 2, 2, ({4, 5}, {2, 3}, {1})),
         ("2,5,9", 1, 1, ({9}, {2}, {5})),
         ("0,2", 2, 1, ({2}, {0}, {0})),  # SMT is off
     ],
@@ -58,9 +64,30 @@ class _Machine(LocalHost):
 def test_the_instance_has_its_cores_for_itself(
     monkeypatch: pytest.MonkeyPatch, allowed: str, threads: int, vcpus: int, plan: tuple[set[int], ...]
 ) -> None:
-    """And nobody has CPUs that are not there, though the process might run on them if they were."""
+    """And nobody has CPUs that are not there, though the process might run on them if they were.
+
+    Where a core of one thread came first, generator and origin had a thread each of the next one; or the origin had
+    that one alone, though more whole cores were there to be shared out.
+    """
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: parse_cpu_list(allowed))
     assert cpu_plan(_Machine(threads), vcpus) == CpuPlan(*map(frozenset, plan))
+
+
+class _TwoSockets(LocalHost):
+    """Its CPUs are numbered by turns, as many servers' are, and its cores have two threads: 0 and 8, 2 and 10, ..."""
+
+    def read(self, path: Path) -> bytes:
+        cpu = int(path.parts[-3].removeprefix("cpu")) % 8
+        return f"{cpu % 2}\n".encode() if path.name == "physical_package_id" else f"{cpu},{cpu + 8}\n".encode()
+
+
+def test_an_instance_computes_on_one_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second core was the other socket's: each line of memory that both write to went from socket to socket."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
+    plan = cpu_plan(_TwoSockets(), 4)
+    assert plan.instance == {5, 7, 13, 15}
+    assert plan.generator == {0, 2, 4, 8, 10, 12}
+    assert plan.origin == {1, 3, 6, 9, 11, 14}
 
 
 def test_too_few_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +132,24 @@ def test_the_three_namespaces_are_in_a_row(lab: Lab) -> None:
 
 
 @pytest.mark.machine
-def test_a_generator_goes_before_the_origin_on_the_cpu_that_they_share(lab: Lab) -> None:
-    """Answers waited for the origin's turn to end, and the p99 was the lab's own."""
-    mine = Cgroup(f"{lab.cgroup}/generator", hierarchies())
-    file, most = ("cpu.weight", 10_000) if hierarchies().version == 2 else ("cpu.shares", 262_144)
-    assert int((mine.directory("cpu") / file).read_text()) == most
-    assert int((Cgroup(lab.cgroup, hierarchies()).directory("cpu") / file).read_text()) < most
+@pytest.mark.parametrize("name", ["generator", "monitor"])
+def test_a_generator_goes_before_the_origin_on_the_cpu_that_they_share(lab: Lab, name: str) -> None:
+    """Answers waited for the origin's turn to end, and the p99 was the lab's own. The monitor's agent goes first too:
+    among commands, which on version 2 weigh as the origin does, its samples would wait for the generator's turn.
+    """
+    assert contract.goes_first(f"{lab.cgroup}/{name}")
+    assert not contract.goes_first(lab.cgroup)
+
+
+@pytest.mark.machine
+def test_the_monitors_agent_is_in_its_place(lab: Lab) -> None:
+    monitor = Monitor(lab)
+    try:
+        with monitor._host_agent_in_use():
+            (pid,) = Cgroup(f"{lab.cgroup}/monitor", hierarchies()).pids()
+            assert os.sched_getaffinity(pid) == lab.generator.cpus
+    finally:
+        monitor._end_host_agent()
 
 
 def test_a_generator_starts_in_its_place(lab: Lab) -> None:
@@ -294,6 +333,31 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
         process.wait(30)
     assert list((tmp_path / "ledger").iterdir()) == []
     leaks.assert_nothing_left(before, tag)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"cgroup.procs": "1\n20\n", "cgroup.type": "domain\n", "cgroup.subtree_control": "\n"}, True),
+        ({"cgroup.procs": "1\n20\n", "cgroup.subtree_control": "\n"}, False),  # the machine's own top, which may
+        ({"cgroup.procs": "", "cgroup.type": "domain\n", "cgroup.subtree_control": "\n"}, False),
+        (
+            {"cgroup.procs": "1\n", "cgroup.type": "domain\n", "cgroup.subtree_control": "cpu cpuset memory pids\n"},
+            False,
+        ),
+    ],
+)
+def test_a_container_whose_own_group_holds_its_processes_is_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], told: bool
+) -> None:
+    """`docker run --privileged` on a host with version 2: it was called ready, and no lab could be made there."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    layout = Hierarchies(2, dict.fromkeys(("cpu", "cpuset", "memory", "pids"), tmp_path))
+    monkeypatch.setattr(requirements, "hierarchies", lambda: layout)
+    found = [one for one in requirements.check(LocalHost()) if "controllers" in one.what]
+    assert [one.where for one in found] == ([str(tmp_path)] if told else [])
+    assert all("--cgroupns=host" in one.remedy for one in found)
 
 
 class Isolated(LocalHost):

@@ -28,8 +28,9 @@ from virtoll.loads.base import Measurement
 from virtoll.loads.bbb_api import Refused, UnansweredError
 from virtoll.loads.bigbluebutton import BigBlueButtonLoad, BigBlueButtonSettings
 from virtoll.loads.cdp import Page
-from virtoll.loads.meeting import JOIN, STAY, Join, Look, Seen
+from virtoll.loads.meeting import JOIN, Join, Look, Seen
 from virtoll.offers import BigBlueButton
+from virtoll.record.model import STAY
 from virtoll.run import target as targets
 from virtoll.run.target import run_target
 

@@ -482,6 +482,15 @@ def test_dnsperf_asks_for_names_of_the_zone(machine: Machine) -> None:
     assert Dnsperf(opened).intensity == Intensity("queries/s", whole=True), "it takes no other"
 
 
+@pytest.mark.parametrize(("loop", "rate_per_s", "remedy"), [("open", 0.5, "1"), ("open", 9, ""), ("closed", 0.5, "")])
+def test_a_rate_that_dnsperf_does_not_take_is_told_before_anything_is_deployed(
+    loop: Any, rate_per_s: float, remedy: str
+) -> None:
+    """It gave up at the first warm-up of each trial."""
+    found = Dnsperf(DnsperfSettings(loop=loop, rate_per_s=float(rate_per_s))).check(cast(Host, None))
+    assert [each.remedy for each in found] == ([f"write rate = {remedy}"] if remedy else [])
+
+
 @pytest.mark.parametrize(("load", "offer"), [(Pgbench(), Postgres("a", 1)), (Dnsperf(), Dns("a", 1, "z"))])
 def test_debians_programs_come_in_an_image_of_their_own(load: ProgramLoad, offer: Offer) -> None:
     assert load.programs == Wanted("", load.packages)

@@ -89,6 +89,32 @@ def test_ab_is_not_believed_when_all_answers_have_the_same_wrong_length() -> Non
     assert (events.completed, events.failures) == (0, {"length": 2000})
 
 
+@pytest.mark.parametrize(
+    ("first_bytes", "others", "errors", "body_bytes", "failures"),
+    [
+        (100, 1999, 1, 1999 * 1000 + 100, {"status": 1}),
+        (100, 1999, 1, 1999 * 999 + 100, {"status": 1, "length": 1999}),
+        (999, 20, 20, 1980 * 999 + 20 * 100, {"status": 20, "length": 1980}),
+        (0, 0, 0, 0, {"length": 2000}),
+    ],
+    ids=["the first was an error", "and the others are wrong", "some were errors, the others wrong", "empty"],
+)
+def test_ab_s_idea_of_the_right_length_may_be_an_error_s(
+    first_bytes: int, others: int, errors: int, body_bytes: int, failures: dict[str, int]
+) -> None:
+    """Where the first answer alone was an error all others were told to fail; and where 20 were errors, 1980 of a wrong
+    length were told as right.
+    """
+    said = printed("ab_ok")
+    failed = f"Failed requests:        {others}\n   (Connect: 0, Receive: 0, Length: {others}, Exceptions: 0)\n"
+    failed += f"Non-2xx responses:      {errors}\n"
+    text = re.sub(r"Failed requests:\s+0\n", failed, said.stdout)
+    text = re.sub(r"Document Length:\s+\d+", f"Document Length: {first_bytes}", text)
+    text = re.sub(r"HTML transferred:\s+\d+", f"HTML transferred: {body_bytes}", text)
+    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000, object_bytes=1000)))
+    assert (events.completed, events.failures) == (2000 - sum(failures.values()), failures)
+
+
 def test_wrk_reports_exact_numbers() -> None:
     measurement = wrk.parse(printed("wrk_ok"))
     events = asked(measurement)
@@ -100,6 +126,20 @@ def test_wrk_reports_exact_numbers() -> None:
     assert "body_bytes" not in measurement.window.counts
     not_found = wrk.parse(printed("wrk_not_found"))
     assert (asked(not_found).failures, not_found.window.values) == ({"status": 89651}, {})
+
+
+def test_errors_that_wrk_counts_as_late_besides_are_no_more_than_were_asked() -> None:
+    """A service of which nothing came but late errors: its report was told not to be one that could be read."""
+    said = "virtoll: duration_us=1000000 requests=10 connect=0 read=0 write=0 status={} timeout={}\n"
+
+    def told(status: int, timeout: int) -> Events:
+        return asked(wrk.parse(outside.Output(said.format(status, timeout), "", END_NS)))
+
+    assert (told(10, 10).completed, told(10, 10).failures) == (0, {"status": 10})
+    assert (told(8, 9).completed, told(8, 9).failures) == (0, {"status": 8, "timeout": 2})
+    assert (told(2, 3).completed, told(2, 3).failures) == (5, {"status": 2, "timeout": 3})
+    with pytest.raises(TrialError, match="could not be read"):
+        told(2, 11)
 
 
 def test_siege_reports_counts_and_what_it_says_of_itself() -> None:

@@ -19,10 +19,10 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads import conversation
-from virtoll.loads.conference import AUDIO, JOIN, STAY, measurement_of
+from virtoll.loads.conference import AUDIO, JOIN, measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
 from virtoll.offers import Footage, JanusRoom, LiveKitRoom, Port, Voice
-from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE
+from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, STAY, WAKES, WAKES_LATE
 
 SECOND = 10**9
 ROOM = JanusRoom("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)

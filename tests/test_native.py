@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +111,14 @@ def test_one_that_ended_half_way_leaves_nothing_that_counts_as_current(checkout:
     assert set(checkout.built().values()) == {"one", "two"}
     checkout.change("one")
     assert checkout.native("--is-current") == checkout.native("--is-current", "--no-conference") == 1
+
+
+def test_of_two_at_once_one_builds_and_the_other_waits_for_it(checkout: Checkout) -> None:
+    """Each moved away what the other was about to put in place (two `make` in one checkout)."""
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: checkout.native(), range(4)))
+    assert codes == [0, 0, 0, 0]
+    assert checkout.calls() == [FIRST, CONFERENCE]
 
 
 def test_what_it_does_not_know_is_refused(checkout: Checkout) -> None:

@@ -113,11 +113,19 @@ def test_an_aggressor_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPa
     assert "no such program" in told.neighbour.reason
 
 
-def test_what_fails_on_our_side_is_raised_and_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), HostError("cannot start virtoll-agent: No space left")]
+)
+def test_what_fails_on_our_side_is_raised_and_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: Exception
+) -> None:
+    """A flood that this host could not start (no process, or no memory, was to be had) was told of the arm: "could not
+    start", in a valid trial.
+    """
     doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
-    doubles.refusal = OSError(28, "No space left on device")
+    doubles.refusal = failure
     with (
-        pytest.raises(OSError, match="No space left"),
+        pytest.raises(type(failure), match="No space left"),
         beside(cast(Deployer, doubles), TRIAL, Limits(), Neighbour("cpu", 0, 10**8), told) as begin,
     ):
         begin(wait=True)

@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+import contract
 import datagrams
 import standin
 from virtoll.errors import HostError, Problem
@@ -43,6 +44,7 @@ def test_the_modes_of_the_papers_are_there() -> None:
         "bridge",
         "direct",
         "host",
+        "ipvlan",
         "macvlan",
         "nat",
         "pasta",
@@ -68,7 +70,8 @@ def test_impossible_pairs_are_refused_with_the_reason() -> None:
 @pytest.mark.machine
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_mode_is_tried_before_it_is_called_ready(lab: Lab, name: str, kind: Kind) -> None:
-    """This machine can make them all: the tests below do. Nothing stays where it is tried, here the SUT's namespace."""
+    """Nothing stays where it is tried, here the SUT's namespace."""
+    contract.skip_unless_there(name, kind)
 
     class There(LocalHost):
         def run(self, argv, **more):  # type: ignore[no-untyped-def]
@@ -87,13 +90,15 @@ def test_a_kernel_that_cannot_is_told_in_its_own_words() -> None:
     (problem,) = network_modes()["bridge"]().check(NoBridge(), "veth")
     assert "'bridge' cannot be set up: Error: Unknown device type." in problem.what
     assert "modprobe -a veth tun bridge" in problem.remedy
-    (problem,) = network_modes()["macvlan"]().check(NoBridge(), "veth")
-    assert problem.remedy.endswith("modprobe -a veth macvlan")
+    for name in ("macvlan", "ipvlan"):
+        (problem,) = network_modes()[name]().check(NoBridge(), "veth")
+        assert problem.remedy.endswith(f"modprobe -a veth {name}")
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
+    contract.skip_unless_there(name, kind)
     before = _sut_state(lab)
     for _ in range(2):  # the second instance is reached as fast as the first: no stale neighbour
         with ExitStack() as stack:
@@ -132,6 +137,7 @@ def test_an_instance_that_is_silent_for_a_while_is_not_given_up(lab: Lab, name: 
 @pytest.mark.machine
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_an_instance_that_took_its_link_along_is_no_trouble(lab: Lab, name: str, kind: Kind) -> None:
+    contract.skip_unless_there(name, kind)
     before = _sut_state(lab)
     with network_modes()[name]().attach(lab, kind, PORTS) as attachment:
         if attachment.device:
@@ -170,6 +176,7 @@ def test_there_are_no_more_slots_than_addresses(lab: Lab) -> None:
 @pytest.mark.parametrize(("name", "kind"), [pair for pair in PAIRS if pair[1] != "shared"])
 def test_instances_live_side_by_side(lab: Lab, name: str, kind: Kind) -> None:
     """Each answers at its own address, still does when the first has gone, and nothing is left of any."""
+    contract.skip_unless_there(name, kind)
     before = _sut_state(lab)
     with ExitStack() as others:
         with ExitStack() as first:
@@ -272,6 +279,7 @@ def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: 
 @pytest.mark.parametrize("name", network_modes())
 def test_a_wide_range_is_refused_where_each_port_costs(lab: Lab, name: str) -> None:
     mode, before = network_modes()[name], _sut_state(lab)
+    contract.skip_unless_there(name, mode.kinds[0])
     with ExitStack() as stack:
         if name in ONE_BY_ONE:
             stack.enter_context(pytest.raises(HostError, match=f"'{name}' .* one by one: 257 are more than 256"))

@@ -140,9 +140,16 @@ def test_it_is_met_where_no_more_than_its_share_takes_longer(
 def test_an_instruments_own_percentile_does_where_nothing_failed() -> None:
     assert value("latency_p99 < 2 ms", window(9, 0, told_ns={"p99": 10**6}), None) == 1.0
     with pytest.raises(ValueError, match="latency_p99_ms was not told"):
-        value("latency_p99 < 2 ms", window(9, 1, told_ns={"p99": 10**6}), None)
+        value("latency_p99 < 2 ms", window(99, 1, told_ns={"p99": 10**6}), None)
     with pytest.raises(ValueError, match="latency_p90_ms was not told"):
         value("latency_p90 < 2 ms", window(9, 0, told_ns={"p99": 10**6}), None)
+
+
+def test_a_percentile_of_an_instrument_s_own_is_missed_where_more_failed_than_lie_beyond_it() -> None:
+    """Wherever it has them: each search by ab failed at the first overload of which something was refused."""
+    assert value("latency_p99 < 2 ms", window(98, 2, told_ns={"p99": 10**6}), None) is None
+    assert value("latency_max < 2 ms", window(99, 1, told_ns={"p99": 10**6}), None) is None
+    assert value("latency_p50 < 2 ms", window(0, 9), None) is None
 
 
 def test_a_loads_own_quantity_is_its_windows() -> None:
@@ -150,6 +157,26 @@ def test_a_loads_own_quantity_is_its_windows() -> None:
     with pytest.raises(ValueError, match="stalled_percent was not told"):
         value("stalled < 1 %", window(9), None)
     assert value("stalled < 1 %", window(0, 5), None) is None, "nobody began to watch: worse than any stall"
+
+
+def test_a_quantity_of_the_load_s_own_may_be_called_as_what_others_tell() -> None:
+    """A program that prints its p99: that was looked for among the requests, of which it tells nothing, and the search
+    failed at its first window.
+    """
+    own = {"latency_p99_ms": Quantity("P99", "ms", "less"), "failed_percent": Quantity("Failed", "%", "less")}
+    objectives = [parse(text, own) for text in ("latency_p99 < 20 ms", "failed < 1 %")]
+    told = {"latency_p99_ms": 30.0, "failed_percent": 0.5}
+    silent = Window(start_ns=0, duration_ns=10**9, work=5, values=told)
+    assert values_of(objectives, silent, "request", None) == told
+    assert values_of(objectives, window(0, 5, told), "request", None) == told
+
+
+def test_a_quantity_of_the_load_s_own_that_is_better_neither_way_hides_what_others_tell() -> None:
+    """The check took it for the share of what failed, and each window was judged by the program's own figure."""
+    own = {"failed_percent": Quantity("Failed", "%", None)}
+    with pytest.raises(ValueError, match="there is no 'failed' here"):
+        parse("failed < 1 %", own)
+    assert parse("latency_p99 < 20 ms", own).metric == "latency_p99_ms"
 
 
 @pytest.mark.parametrize(

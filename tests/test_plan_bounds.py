@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from advice_examples import GIB, search_of
-from synthetic import DOCKER, NATIVE, Recipe, write_run
+from synthetic import DOCKER, NATIVE, Recipe, measured_elsewhere, write_run
 from test_knee import TEXT
 from test_plan_users import HOST, alike, planned, run
 from virtoll.analysis import scaling
 from virtoll.analysis.sizing import Deployment, size
 from virtoll.fakes import fake_environment
+from virtoll.record.model import Plan, PlannedTrial
+from virtoll.record.rules import Decide
 from virtoll.report.findings import find
 from virtoll.run import environment
 
@@ -96,6 +98,18 @@ def test_connections_of_an_open_loop_are_no_users(tmp_path: Path, capsys: pytest
     assert "no trials at several numbers of users" in err
 
 
+def test_of_a_study_of_both_loops_the_connections_of_the_closed_one_alone_are_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the open loop, which is asked at one rate whatever they are, were planned by as well."""
+    factors = LEVELS | {"load.loop": ["closed", "open"]}
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), factors=factors, blocks=2, bulk=False))
+    altered(made, lambda record: record["measured"].update(loop=record["trial"]["condition"]["load.loop"]))
+    told = json.loads(run(capsys, str(made), "--users", "10", "--objective", "deploy_s < 1000 s", "--json")[1])
+    arms = [(arm["arm"], arm["condition"]) for arm in told["plans"][0]["arms"]]
+    assert arms == [(arm.label, {"load.loop": "closed"}) for arm in (NATIVE, DOCKER)]
+
+
 @pytest.mark.parametrize("text", [SHORT, SHORT.replace("most = 100000", "most = 1000")])
 def test_blocks_that_told_nothing_are_named(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a number, and of a bound: who was lost may have carried less."""
@@ -142,6 +156,52 @@ def test_a_run_that_was_killed_in_its_first_block_is_gone_on_with(
     (made / "trials.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
     _, out, _ = run(capsys, str(made), "--users", "2000")
     assert f"one block has no interval: `virtoll run {made}` gives one" in out
+
+
+@pytest.mark.parametrize("of", ["a rule", "another host"])
+def test_a_run_that_takes_no_further_blocks_is_not_told_to(
+    tmp_path: Path, of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`virtoll run RUNDIR --blocks 4` is refused of a run that its rule has ended, and of one that a host measured."""
+    trials = find(search_of(tmp_path / "first", SHORT)).run.plan.trials
+    lost = next(trial.id for trial in trials if trial.arm.platform == "docker")
+    made = search_of(tmp_path / "run", SHORT, fail={lost: "limits in force"})
+    assert f"`virtoll run {made} --blocks 4` gives one" in run(capsys, str(made), "--users", "10")[1]
+    if of == "a rule":
+        plan = Plan.model_validate_json((made / "plan.json").read_text())
+        ruled = plan.model_copy(update={"rule": Decide(margin=0.03, looks=(2,))})
+        (made / "plan.json").write_text(ruled.model_dump_json())
+        (made / "looks.jsonl").write_text("")
+    else:
+        measured_elsewhere(made, {"performer": "ab12"})
+    _, out, _ = run(capsys, str(made), "--users", "10")
+    assert f"virtoll run {made} --blocks" not in out
+    assert "a new run of carries with more blocks gives one" in out
+
+
+def test_levels_that_an_arm_is_not_asked_are_no_levels_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An `[[exclude]]` for its platform: docker is asked but levels 2 and 4 of the object of 1 kB, none of the other.
+
+    It missed at its least, and "in some block not even the least was told"; of the other, "nothing valid is known".
+    """
+    factors = LEVELS | {"load.object_bytes": [1000, 1000000]}
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), factors=factors, blocks=2, bulk=False))
+    plan = Plan.model_validate_json((made / "plan.json").read_text())
+
+    def is_asked(trial: PlannedTrial) -> bool:
+        at = trial.condition
+        return trial.arm != DOCKER or (at["load.connections"] > 1 and at["load.object_bytes"] == 1000)
+
+    kept = [trial for trial in plan.trials if is_asked(trial)]
+    (made / "plan.json").write_text(plan.model_copy(update={"trials": kept}).model_dump_json())
+    ids = {trial.id for trial in kept}
+    records = (made / "trials.jsonl").read_text().splitlines(keepends=True)
+    (made / "trials.jsonl").write_text("".join(each for each in records if json.loads(each)["trial"]["id"] in ids))
+    told = json.loads(run(capsys, str(made), "--users", "10", "--objective", "rate > 1000000000", "--json")[1])
+    (docker,) = [arm for arm in told["plans"][0]["arms"] if arm["arm"] == DOCKER.label]
+    assert docker["below"] == 2
 
 
 def test_deployments_of_one_block_are_one_observation() -> None:

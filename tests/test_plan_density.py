@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 
 from advice_examples import GIB, search_of
 from quiet import Quiet
+from synthetic import measured_elsewhere
+from test_plan_bounds import altered
 from test_plan_users import HOST, alike, planned, run
 from virtoll.analysis.sizing import size
 from virtoll.catalogue import catalogue
@@ -165,6 +169,19 @@ def test_a_host_that_was_not_full_bounds_nothing(
     assert told["docker+routed"]["density"] == {"arm": "docker+routed", "held": [], "at_least": 6}
 
 
+def test_a_host_that_was_not_full_may_bind_for_the_headroom_that_is_kept_of_it(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is full with the 16 that lived is planned to hold 11, and 14 are planned: "binds no plan of fewer"."""
+    packed = density_of(tmp_path / "density", held={"native": [16] * 4, "docker": [100] * 4}, full=[False] * 4)
+    native = planned(capsys, str(searched), *USERS, "--density", str(packed))["native+host"]
+    assert 0.7 * 16 < native["per_host"]["value"] <= 16
+    assert "holds at least 16 idle ones, and whether more is not known" in native["said"]
+    native = planned(capsys, str(searched), *USERS, "--density", str(packed), "--headroom", "0%")["native+host"]
+    assert native["per_host"]["value"] <= 16
+    assert "how many it holds binds no plan of fewer" in native["said"]
+
+
 def test_an_arm_that_it_lacks_is_named_with_the_command(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +191,50 @@ def test_an_arm_that_it_lacks_is_named_with_the_command(
     told = planned(capsys, str(searched), *USERS, "--density", str(packed))
     assert "`virtoll run density --platforms docker --memory 512MiB` measures it" in told["docker+routed"]["said"]
     assert told["docker+routed"]["bound_by"] == "CPUs"
+
+
+def test_blocks_in_which_nothing_valid_is_known_of_a_full_host_are_named(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of those in which it was loaded: who did not answer at the end is not valid, and held fewer perhaps."""
+
+    def silent(record: dict[str, Any]) -> None:
+        if record["trial"]["arm"]["platform"] == "docker" and record["trial"]["block"] > 2:
+            record |= {"status": "invalid", "reason": "every instance answered at the end: no answer from [7]"}
+
+    packed = altered(density_of(tmp_path / "density", held=HELD), silent)
+    told = planned(capsys, str(searched), *USERS, "--density", str(packed))
+    assert len(told["docker+routed"]["density"]["held"]) == 2
+    assert "how many idle ones a host holds is known by 2 of 4 blocks" in told["docker+routed"]["said"]
+    assert "by 2 of 4 blocks" not in told["native+host"]["said"]
+
+
+def test_what_another_host_carried_is_packed_there_too(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On this machine it would be "measured on a host of" other CPUs and memory, and bound nothing."""
+    made = Path(shutil.copytree(searched, tmp_path / "run"))
+    measured_elsewhere(made, {"performer": "ab12"})
+    command = "`virtoll run density --platforms docker --memory 512MiB --host ssh://root@HOST`"
+    assert f"{command}, and then --density with its run directory" in run(capsys, str(made), *USERS)[1]
+    packed = density_of(tmp_path / "density", TEXT.replace('"docker"', '"lxc"'), held=HELD | {"lxc": [9] * 4})
+    assert f"{command} measures it" in run(capsys, str(made), *USERS, "--density", str(packed))[1]
+
+
+def test_an_arm_that_no_option_makes_is_given_no_command(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--platforms docker` makes one without settings, of which a plan for docker by runsc takes nothing."""
+    made = Path(shutil.copytree(searched, tmp_path / "run"))
+    for name in ("plan.json", "trials.jsonl"):
+        text = (made / name).read_text()
+        of_docker = re.compile(r'("platform": ?"docker".*?"settings": ?)\{\}', re.DOTALL)
+        (made / name).write_text(of_docker.sub(r'\1{"runtime":"runsc"}', text))
+    packed = density_of(tmp_path / "density", held=HELD)
+    said = planned(capsys, str(made), *USERS, "--density", str(packed))["docker+routed"]["said"]
+    assert "a study of the probe density with docker+routed among its arms, of 512MiB, measures it" in said
+    assert "virtoll run density" not in said
+    assert "virtoll run density" not in run(capsys, str(made), *USERS)[1]
 
 
 def test_another_network_mode_is_told(searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ from virtoll.platforms.firecracker import Firecracker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.microvm import Guest, Microvm, MicrovmSettings
 from virtoll.platforms.qemu_tcg import QemuTcg
-from virtoll.study.limits import Limits
+from virtoll.study.limits import Budget, Limits
 from vmm_schemas import RefusalError
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2 + 5)
@@ -122,6 +122,18 @@ def test_vcpus_run_apart_from_the_monitor_where_the_budget_is_theirs(
         assert instance.is_running()
     assert where.pop(f"{cls.vcpu_threads}0") == {1}
     assert set(map(frozenset, where.values())) == {frozenset({0})}
+
+
+@both
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+@pytest.mark.parametrize(("budget", "first"), [("inclusive", []), ("vcpus", ["virtoll/abcd/instance"])])
+def test_a_monitor_whose_threads_stand_on_the_generators_cpus_goes_first_as_containers_helpers_do(
+    store: Path, tmp_path: Path, cls: type[Microvm], budget: Budget, first: list[str]
+) -> None:
+    """A guest's disk and network waited for the generator with budget "vcpus", and no container's helpers did."""
+    with deployed(tmp_path, cls, replace(LIMITS, budget=budget)):
+        pass
+    assert [words[1] for words in vmm_double.told(store) if words[0] == "first"] == first
 
 
 @both

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from virtoll.errors import Problem
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
+from virtoll.images import shifted
 from virtoll.networks.base import Attachment, Kind
+from virtoll.networks.host import HostNetwork
 from virtoll.platforms import (
     bubblewrap,
     bundle,
@@ -26,6 +29,7 @@ from virtoll.platforms import (
     podman,
     requirements,
     uml_jail,
+    users,
     veth,
 )
 from virtoll.platforms.base import Platform
@@ -87,6 +91,90 @@ def test_the_bundle_gives_root_nothing_that_reaches_the_host() -> None:
     for mount in told["mounts"]:
         if mount["destination"].startswith("/sys"):
             assert "ro" in mount["options"]
+
+
+def test_users_of_its_own_are_a_namespace_and_a_place_that_they_may_enter() -> None:
+    """Root inside may not go where root alone may: below virtoll's state there is no way for it."""
+    told = bundle.configuration(users.ROOT, groups(1), LIMITS, None, user_namespace=True)
+    assert {"type": "user"} in told["linux"]["namespaces"]
+    mapping = [{"containerID": 0, "hostID": shifted.FIRST, "size": shifted.COUNT}]
+    assert told["linux"]["uidMappings"] == told["linux"]["gidMappings"] == mapping
+    plain = bundle.configuration(ROOT, groups(1), LIMITS, None)["linux"]
+    assert {"type": "user"} not in plain["namespaces"]
+    assert not {"uidMappings", "gidMappings"} & plain.keys()
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    for asked in (True, False):
+        words = Podman(PodmanSettings(user_namespace=asked))._run(groups(2), LIMITS, attachment)
+        assert (f"--uidmap=0:{shifted.FIRST}:{shifted.COUNT}" in words) is asked
+        assert (f"--gidmap=0:{shifted.FIRST}:{shifted.COUNT}" in words) is asked
+
+
+@pytest.mark.parametrize(
+    "platform", [Oci(OciSettings(user_namespace=True)), Podman(PodmanSettings(user_namespace=True))]
+)
+def test_users_of_its_own_have_no_part_in_the_hosts_network(platform: Platform) -> None:
+    """Linux mounts sysfs for a network namespace for whoever owns it, which root inside does not (fs/sysfs/mount.c)."""
+    assert platform.attached_as == ("veth", "stack")
+    problem = platform.kind_in(HostNetwork)
+    assert isinstance(problem, Problem)
+    assert f"{platform.name} with these settings" in str(problem)
+    assert Oci().attached_as == Podman().attached_as == ("veth", "stack", "shared")
+
+
+@pytest.mark.parametrize(
+    ("most", "told"), [(None, "the kernel has no user namespaces"), (b"0\n", "is 0: there can be no user namespace")]
+)
+def test_where_there_can_be_no_user_namespace_it_is_told(
+    most: bytes | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "max_user_namespaces"
+    if most is not None:
+        path.write_bytes(most)
+    monkeypatch.setattr(users, "_MOST", path)
+    for platform in (Oci(OciSettings(user_namespace=True)), Podman(PodmanSettings(user_namespace=True))):
+        assert [problem.what for problem in platform.check(LocalHost()) if told in problem.what]
+    assert not [problem for problem in Oci().check(LocalHost()) if told in problem.what]
+
+
+def test_on_a_kernel_built_without_user_namespaces_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a one has /proc/sys/user/max_user_namespaces all the same (kernel/ucount.c), and was found good."""
+    monkeypatch.setattr(users, "_OWN", tmp_path / "user")
+    told = [problem.what for problem in users.problems(LocalHost(), True)]
+    assert told == ["the kernel has no user namespaces"]
+    assert users.problems(LocalHost(), False) == []
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "has_them"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0     100000      65536\n", False),  # LXC's and Docker's, without privileges
+        (f"0 1000 1\n1 100000 {shifted.FIRST}\n", False),
+        (f"0 1000 1\n{shifted.FIRST} 100000 {shifted.COUNT}\n", True),
+    ],
+)
+def test_in_a_user_namespace_that_has_too_few_users_it_is_told(
+    uid_map: str, has_them: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy's files could not be given away: it ended in a traceback (chown: Invalid argument)."""
+    own, all_ = tmp_path / "own", tmp_path / "all"
+    own.write_text(uid_map)
+    all_.write_text("0 0 4294967295\n")
+    for maps in ((own, all_), (all_, own)):
+        monkeypatch.setattr(users, "_MAPS", maps)
+        told = [problem.what for problem in users.problems(LocalHost(), True)]
+        assert [what.startswith("virtoll is in a user namespace itself") for what in told] == [True] * (not has_them)
+
+
+@pytest.mark.machine
+def test_the_root_is_shown_below_what_is_covered_and_there_alone(tmp_path: Path) -> None:
+    """In a namespace of the command's own; whatever is mounted goes with it."""
+    own = tmp_path / "lab-ab12/own/root"
+    own.mkdir(parents=True)
+    (own / "inside").touch()
+    script = "find /run/instance; stat -c %a /run"  # mount(8) keeps files of its own in /run
+    told = LocalHost().run(bundle.apart(own, ["sh", "-c", script], covered=("/run",), shown=users.ROOT)).text
+    assert told.split() == ["/run/instance", "/run/instance/inside", "755"]
 
 
 def test_a_bundle_is_written_whole(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from virtoll.probes.base import ProbeError
 from virtoll.probes.density import Density
 from virtoll.probes.footprint import Footprint
 from virtoll.run import doctor
-from virtoll.study.limits import Limits
+from virtoll.study.limits import Budget, Limits
 from virtoll.trial import audit
 from virtoll.trial.procfiles import UntoldError
 from xen_double import FIXTURES, Store
@@ -115,6 +115,16 @@ def test_groups_are_made_before_the_domain_and_xl_is_in_one_of_its_own(store: St
         "virtoll/abcd/instance/helpers",
         "create",
     ]
+
+
+@pytest.mark.parametrize(("budget", "first"), [("inclusive", []), ("vcpus", ["virtoll/abcd/instance"])])
+def test_dom0s_part_on_the_generators_cpus_goes_first_as_containers_helpers_do(
+    store: Store, tmp_path: Path, budget: Budget, first: list[str]
+) -> None:
+    """With budget "vcpus" blkback and netback waited for the generator's turn."""
+    with deployed(tmp_path, limits=replace(LIMITS, budget=budget)):
+        pass
+    assert [words[1] for words in store.commands() if words[0] == "first"] == first
 
 
 def test_what_the_kernel_says_on_the_console_is_kept(store: Store, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from virtoll.hosts import private
 from virtoll.hosts.ledger import Ledger, cache_directory, opened, state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
-from virtoll.images import contents, rootfs
+from virtoll.images import contents, oci, rootfs
 from virtoll.images.cached import cached
+from virtoll.images.source import Source
 
 __all__ = ["stand_in"]  # a fixture
 
@@ -174,6 +175,21 @@ def test_state_and_cache_are_where_the_kernel_says(tmp_path: Path, monkeypatch: 
         assert directory() == tmp_path / "disk"
 
 
+def test_a_variable_that_says_nothing_names_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compose file sets what is not set outside: the directory that virtoll was started in held the state then,
+    was root's alone from then on where it was empty, and two that were started in two did not exclude each other.
+    """
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name, usual, directory in (
+        ("VIRTOLL_STATE", "STATE", state_directory),
+        ("VIRTOLL_CACHE", "CACHE", cache_directory),
+    ):
+        monkeypatch.setattr(private, usual, tmp_path / usual)
+        monkeypatch.setenv(name, "")
+        assert directory() == tmp_path / usual
+
+
 @needs_root
 @pytest.mark.parametrize("below", ["", "virtoll", "virtoll/deeper"])
 def test_what_is_not_mounted_is_not_filled_in_on_the_disk_below(
@@ -290,6 +306,28 @@ def test_packages_that_were_written_to_make_no_new_image(
     monkeypatch.setattr(binaries, "digest", lambda name: "b" * 64)
     with pytest.raises(HostError, match=r"not as it was built: (.|\n)*\./tmp"):
         rootfs.build(LocalHost(), "proxy", ["squid"], print)
+
+
+@pytest.mark.parametrize("level", ["unpacked", "finished"])
+def test_an_image_that_lies_where_another_would_is_not_taken_for_it(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry is called by twelve digits of its digest: somebody who gives images away can try (2^48) until one of his
+    would lie where another does, and was then measured in its place.
+    """
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(binaries, "digest", lambda name: "a" * 64)
+    (tmp_path / "shop").mkdir()
+    source = Source("dir", tmp_path / "shop")
+    wanted = oci.image_of("shop", source)
+    unpacked = f"unpacked-{oci._base_digest(oci._identified(source)[0])[:12]}"
+    entry = wanted.directory if level == "finished" else wanted.directory.with_name(unpacked)
+    (entry / "rootfs").mkdir(parents=True)
+    rootfs.write_manifest(entry, {"id": "another", "digest": wanted.digest[:12] + "0" * 52})
+    contents.note(entry, "rootfs")
+    with pytest.raises(HostError, match="another image lies where this one would") as refused:
+        oci.build(LocalHost(), "shop", source, print)
+    assert f"rm -r {entry}" in refused.value.problem.remedy
 
 
 def test_any_name_is_a_line_of_its_own(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import contract
 import leaks
 from virtoll.agent import Agent, ClockOffset
-from virtoll.errors import AgentError, PlatformError
+from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import owned
@@ -231,6 +231,17 @@ def test_the_one_that_fails_is_the_end_and_tells_why() -> None:
     assert result.windows[0].values["instances_that_fit"] == 3
     assert result.facts["stopped_by"] == "failure"
     assert "instance 4 did not come up: no more loop devices" in result.facts["stopped"]
+
+
+def test_a_lab_without_an_address_for_one_more_is_no_full_host() -> None:
+    """Slices have some of them: a host that could carry more was told to be full with as many as were left."""
+    nowhere = cast(Any, None)
+    with pytest.raises(HostError) as raised:
+        Lab(nowhere, "cafe", nowhere, nowhere, nowhere, "virtoll/cafe", Path("/nowhere"), slot=SLOTS)
+    result = _filled([12], _Makes({3: raised.value}), most=100, floor_bytes=GIB)
+    assert result.windows[0].values["instances"] == 3
+    assert "instances_that_fit" not in result.windows[0].values
+    assert "the host was not full (no room for instance number 253" in result.notes[0]
 
 
 def test_one_that_kills_another_does_not_count() -> None:

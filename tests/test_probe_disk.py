@@ -161,6 +161,12 @@ def test_what_fits_is_not_refused() -> None:
     assert any("does not fit a disk" in text for text in told(DiskSync(DiskSyncSettings(file_bytes=128 * MIB))))
 
 
+def test_a_disk_that_holds_no_record_is_told_no_file_that_fits() -> None:
+    """The largest was said to be one of 0 B, which no study may ask for."""
+    problems = Disk(DiskSettings(record_bytes=16 * MIB, file_bytes=64 * MIB)).check(Limits(disk_bytes=8 * MIB))
+    assert [problem.remedy for problem in problems] == ["choose smaller records; or raise disk in [limits]"]
+
+
 def test_they_are_found_by_their_names() -> None:
     assert probes()["disk"] is Disk
     assert probes()["disk-sync"] is DiskSync

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,7 @@ from virtoll.platforms.base import Instance, platforms
 from virtoll.probes import fork_bomb
 from virtoll.probes.base import Place, ProbeError, Slice
 from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings, jain
+from virtoll.study.limits import Limits
 
 SHORT = ForkBombSettings(time_ns=2 * 10**9)
 S = 10**9
@@ -49,6 +51,23 @@ def test_fairness_is_jains() -> None:
     assert jain([0, 0]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("most_processes", "pids", "told"),
+    [
+        (None, 8192, "a bomb of 4096 processes at most does not come to a limit of 8192"),
+        (None, 4096, "write less than 4096 in [limits] pids"),
+        (100, 512, "leave most_processes out, or write more than the limit"),
+        (None, 4095, ""),
+        (513, 512, ""),
+    ],
+)
+def test_a_bomb_that_does_not_come_to_the_limit_is_refused(most_processes: int | None, pids: int, told: str) -> None:
+    """Its cap held both bombs at 4096 alike, and a fairness of 1 was told as that of limits that nobody had met."""
+    problems = ForkBomb(ForkBombSettings(most_processes=most_processes)).check(Limits(pids=pids))
+    assert told in "".join(f"{problem.what}; {problem.remedy}" for problem in problems)
+    assert bool(problems) == bool(told)
+
+
 @pytest.mark.parametrize(("each", "is_seen"), [(1, True), (0, False), (8, False)])
 def test_the_host_counts_only_where_a_task_of_its_own_is_a_process(each: int, is_seen: bool) -> None:
     """Of gVisor's it would count the Sentry's threads and stubs: 482 for 63."""
@@ -68,6 +87,15 @@ def test_the_equilibrium_is_that_of_the_second_half() -> None:
         "settled_s": pytest.approx(0.9),
         "answered_s": 0.3,
     }
+
+
+def test_a_bomb_that_began_late_is_waited_for_no_longer() -> None:
+    """By up to a tenth of their time: who found no room beside the first bomb was told to answer so much later."""
+    told = [bombed("slice1", growing_to(100)), replace(bombed("slice2", growing_to(100)), over_ns=4 * S + S // 4)]
+    values, _ = fork_bomb._values(told, {"host": 0.1, "near 2": 0.5}, 0, 4 * S)
+    assert values["answered_s"] == 0.25
+    values, _ = fork_bomb._values(told, {"host": 0.1, "near 2": 0.2}, 0, 4 * S)
+    assert values["answered_s"] == 0
 
 
 def test_what_the_host_counts_goes_before_what_a_starved_bomb_does() -> None:

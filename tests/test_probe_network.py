@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import contract
 from network_place import network_place, own_checks
 from virtoll.binaries import binary
 from virtoll.errors import CommandError, TrialError
@@ -138,12 +139,13 @@ def test_what_can_be_sent_is_not(probe: Probe) -> None:
 @pytest.mark.parametrize("name", network_modes())
 def test_a_probe_needs_its_port_or_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
     mode = network_modes()[name]
+    contract.skip_unless_there(name, mode.kinds[0])
     with mode().attach(lab, mode.kinds[0], peers.PORTS) as attachment:
         peers.expect_way(attachment, "round-trip", "tcp")
         peers.expect_way(attachment, "round-trip", "udp")
     with mode().attach(lab, mode.kinds[0], (Port(peers.PORT),)) as attachment:
         peers.expect_way(attachment, "round-trip", "tcp")
-        if name in ("host", "bridge", "routed", "macvlan", "venet", "direct"):
+        if name in ("host", "bridge", "routed", "ipvlan", "macvlan", "venet", "direct"):
             peers.expect_way(attachment, "round-trip", "udp")
             return
         with pytest.raises(ProbeError, match=f"mode '{name}' does not bring {peers.PORT}/udp") as caught:

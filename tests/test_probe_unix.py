@@ -145,6 +145,12 @@ def test_files_that_do_not_fit_are_refused_with_the_largest_buffer() -> None:
     assert not FileCopy(FileSettings(buffer_bytes=8388)).check(SMALL)
 
 
+def test_where_no_buffer_is_small_enough_fewer_copies_are_the_advice() -> None:
+    """One of 2 B at most was, which is refused as well."""
+    (memory,) = FileCopy(FileSettings(copies=400, buffer_bytes=512)).check(Limits(memory_bytes=8 * 1024**2))
+    assert memory.remedy == "run fewer copies, or raise [limits] memory"
+
+
 def test_george_has_an_index_of_ten() -> None:
     george = {name: test.baseline for name, test in unixbench.TESTS.items()}
     found = unixbench.index(george)

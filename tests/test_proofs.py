@@ -423,6 +423,12 @@ def test_watching_without_a_sample_is_no_watching(
     assert outcome(notes)[0] is passed
 
 
+def test_of_an_instance_that_answers_no_more_it_is_not_said_that_nobody_looked_inside(notes: Notes) -> None:
+    """Samples were asked for, and went with the victim: "none asked for inside" stood in its record."""
+    proofs.of_watching(notes, Watched([ROW], None, ClockOffset(0, 0), None, 10**9, 0, 0, {}))
+    assert outcome(notes)[1] == "1 values outside, none inside, 0 ticks late, 0 dropped"
+
+
 def test_the_clock_of_an_instance_that_answers_no_more_is_not_known(notes: Notes) -> None:
     proofs.of_clock(notes, Watched([ROW], None, ClockOffset(0, 0), None, 10**9, 0, 0, {}))
     assert outcome(notes)[0] is None
@@ -611,6 +617,19 @@ def test_views_may_end_of_waiting_and_of_nothing_else(
     ]
 
 
+@pytest.mark.parametrize(("lost", "passed"), [(0, True), (1, True), (2, False)])
+def test_participants_who_were_in_stay(notes: Notes, lost: int, passed: bool) -> None:
+    """All had joined well, and a server that then threw them out had a valid trial, or left `--target` with 0."""
+    joins = Events(intended=100, offered=100, completed=100, failures={}, censored=0)
+    stays = joins.model_copy(update={"failures": {"connection lost": lost}, "completed": 100 - lost, "censored": lost})
+    proofs.of_requests(notes, driven(100, "open", events={"visit": joins, "stay": stays}))
+    assert [(check.name, check.passed) for check in notes.checks] == [
+        ("visits were answered", True),
+        ("participants stayed", passed),
+    ]
+    assert notes.checks[1].detail == f"of 100 who were in: {f'{lost} connection lost' if lost else 'none was lost'}"
+
+
 @pytest.mark.parametrize(
     ("values", "stalls", "held"),
     [
@@ -630,6 +649,20 @@ def test_who_reads_too_late_proves_nothing_of_what_is_worse_for_it(
     proofs.of_generator(notes, measured, 1)
     assert {check.name: check.passed for check in notes.checks}["the generator read in time"] is held
     assert not proofs.read_too_late(measured.window.model_copy(update={"counts": counts | {"wakes_late": 1}}))
+
+
+def test_views_that_broke_off_as_the_generator_read_too_late_do_not_blame_the_service_alone(notes: Notes) -> None:
+    """Live media that were left out meanwhile are a leap of their timestamps to who comes to read after seconds."""
+    begun = Events(intended=100, offered=100, completed=98, failures={"timestamps": 2}, censored=0)
+    counts = {"wakes": 100, "wakes_late": 2, "stalls": 0}
+    measured = driven(
+        100, "open", values={"stalled_percent": 0.0}, counts=counts, events={"visit": begun, "view": begun}
+    )
+    proofs.of_generator(notes, measured, 1)
+    assert {check.name: check.passed for check in notes.checks}["the generator read in time"] is False
+    timeless = begun.model_copy(update={"failures": {"timeout": 2}})
+    patient = measured.window.model_copy(update={"events": {"view": timeless}})
+    assert not proofs.read_too_late(patient)
 
 
 @pytest.mark.parametrize(("wakes", "sends"), [((100, 2), (10_000, 0)), ((10_000, 0), (100, 2))])

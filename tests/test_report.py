@@ -17,6 +17,7 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from synthetic import AGAIN, ARMS, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
 from virtoll.platforms.base import platforms
@@ -34,7 +35,7 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
 from virtoll.report.reservations import _unsteady, reservations
 from virtoll.report.running import RunningTable
-from virtoll.report.sections.tolls import Tolls
+from virtoll.report.sections.tolls import Tolls, _words
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
 
@@ -231,6 +232,15 @@ def test_report_of_one_block_and_of_a_run_without_native(tmp_path: Path) -> None
     build_report(bare)
 
 
+@pytest.mark.parametrize("arms", [(NATIVE,), (NATIVE, AGAIN)], ids=len)
+def test_a_run_of_native_alone_is_told_to_have_nothing_to_compare(tmp_path: Path, arms: tuple[Arm, ...]) -> None:
+    """All of its trials are valid, and no more of them would give an answer: it was told to have none yet."""
+    alone = find(write_run(tmp_path / "alone", Recipe(arms=arms, blocks=2, bulk=False)))
+    (told,) = answer(alone)
+    assert told.startswith("There is no answer: the run has no arm but native, and nothing to compare with it; kvm")
+    assert told.endswith(" was not measured.")
+
+
 def test_report_of_a_run_where_everything_failed(tmp_path: Path) -> None:
     ids = [f"b{1 + i // 28:02d}-t{i + 1:03d}" for i in range(56)]
     directory = write_run(tmp_path / "r", Recipe(blocks=2, spoilt=dict.fromkeys(ids, "failed")))
@@ -315,6 +325,16 @@ def test_table_forms_escape_what_they_must() -> None:
     assert r"50 \% \& more" in table.latex()
     assert r"x\_1" in table.latex()
     assert list(csv.reader(io.StringIO(table.csv())))[1] == ["x_1", "1 ± 2 (a, b)"]
+
+
+def test_latex_prints_the_signs_that_a_table_has() -> None:
+    """An objective "latency_p99 < 20 ms" came out as "¡ 20 ms", and a loss of "−20 %" ended the document."""
+    table = Table("t", "p99 < 20 ms", ("a|b", "rate > 5"), ((Cell("−20 %"), Cell("Emulation∇")),))
+    told = table.latex()
+    assert r"p99 \textless{} 20 ms" in told
+    assert r"a\textbar{}b & rate \textgreater{} 5 \\" in told
+    assert r"$-$20 \% & Emulation$\nabla$ \\" in told
+    assert told.isascii()
 
 
 def test_numbers_show_two_digits_of_their_uncertainty() -> None:
@@ -425,6 +445,43 @@ def test_every_arm_of_the_tolls_is_on_its_axis(tmp_path: Path, truth: dict[str, 
         assert low < min(values) <= max(values) < high
     is_far = truth[UML.label] != 0.7
     assert ("logarithmic scale" in figure.caption.lower()) is is_far
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (0.925, 0.997, "96.0 % [92.5, 99.7]"),
+        (0.921, 1.0046, "96.0 % [92.1, 100.5]"),
+        (0.94, 0.98, "96 % [94, 98]"),
+        (0.96, 0.9998, "96.00 % [96.00, 99.98]"),
+    ],
+)
+def test_a_share_beside_its_bar_says_which_side_of_native_it_ends_at(low: float, high: float, told: str) -> None:
+    """Of an arm that costs 4 % [0.3, 7.5] the figure said 96 % [92, 100], as of one of which nothing can be told."""
+    assert _words(Estimate(0.96, low, high, 0.95, "ratio", 5, "")) == told
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_other", "panels"), [(0.6, 1.3, 1), (0.3, 1.0, 1), (1.0, 2.1, 2)], ids=["linear", "far", "magnified"]
+)
+def test_every_condition_has_its_stroke(tmp_path: Path, of_one: float, of_other: float, panels: int) -> None:
+    """A toll of means that cancel had none of them, for the axis was that of its interval."""
+    truth = {NATIVE.label: 1.0, AGAIN.label: 1.0, DOCKER.label: 1.0}
+    factors = {"load.users": [1, 8]}
+    recipe = Recipe(arms=[NATIVE, AGAIN, DOCKER], factors=factors, truth=truth, blocks=3, bulk=False)
+    findings = find(write_run(tmp_path / "run", recipe))
+    for (_, _, label, condition), cell in findings.matrix.cells.items():
+        if label == DOCKER.label:
+            cell.values["rate_per_s"] *= of_one if condition.get("load.users") == 1 else of_other
+    (figure,) = Tolls().figures(findings)
+    chart = specification(figure.draw(WIDE))
+    drawn = chart.get("vconcat", [chart])
+    assert len(drawn) == panels
+    (strokes,) = (layer for layer in drawn[0]["layer"] if layer["mark"]["type"] == "tick")
+    rows = list(csv.DictReader(io.StringIO(strokes["data"]["values"])))
+    low, high = strokes["encoding"]["x"]["scale"]["domain"]
+    assert [row["arm"] for row in rows].count(DOCKER.label) == 2
+    assert all(low < float(row["value"]) < high for row in rows)
 
 
 PROXIED = Arm(label="docker+published (userland-proxy)", platform="docker", network="published")

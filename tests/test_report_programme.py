@@ -16,6 +16,7 @@ from quiet import Quiet
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, TCG, UML
 from synthetic_programme import PROBES, MadeUp, Recipe, figure, write_programme
 from virtoll.analysis.load import read_run
+from virtoll.analysis.metrics import Metric
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
 from virtoll.record.model import Arm, Plan
@@ -26,6 +27,7 @@ from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.palette import pairs, styles
+from virtoll.report.probe_views import _question
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.beliefs import believes, sentences
 from virtoll.report.sections.probe_tolls import heat_map
@@ -298,6 +300,11 @@ def test_one_block_and_no_native(tmp_path: Path) -> None:
     build_report(bare)
 
 
+def test_a_programme_of_native_alone_is_told_to_have_nothing_to_compare(tmp_path: Path) -> None:
+    (told,) = answer(find(write_programme(tmp_path / "r", few(arms=(NATIVE, AGAIN)))))
+    assert told.startswith("There is no answer: the run has no arm but native")
+
+
 def test_everything_failed(tmp_path: Path) -> None:
     plan = read_run(write_programme(tmp_path / "plan", few())).plan
     directory = write_programme(tmp_path / "r", few(spoilt={trial.id: "the guest died" for trial in plan.trials}))
@@ -321,6 +328,21 @@ def test_an_arm_on_which_a_probe_failed(tmp_path: Path) -> None:
     assert "failed: too small" in text_of(build_report(directory).read_text("utf-8"))
 
 
+@pytest.mark.parametrize("arms", [[UML], [LXC, UML]], ids=len)
+def test_an_arm_of_which_every_probe_has_a_0_is_not_judged_but_was_measured(tmp_path: Path, arms: list[Arm]) -> None:
+    """Of a programme of one probe the answer said that the arm was not measured; of all such arms, that no valid trial
+    could be compared with native.
+    """
+    findings = find(write_programme(tmp_path / "r", few(probes={"clock": PROBES["clock"]})))
+    for (block, _, label, _), cell in findings.matrix.cells.items():
+        if block == 1 and label in {arm.label for arm in arms}:
+            cell.values["clock.read_ns"] = 0.0
+    told = answer(findings)
+    assert {f"{arm.label}: not judged in 1, of which a value is 0." for arm in arms} <= {*told}
+    assert not any("no answer" in line for line in told)
+    assert [line for line in told if "not measured" in line] == ["kvm+routed was not measured."]
+
+
 @pytest.mark.parametrize(("arm", "told"), [(UML, r"LINPACK \("), (TCG, r"LINPACK \([^;]*; ")])
 def test_a_probe_of_which_a_case_failed_is_told_as_of_the_others(tmp_path: Path, arm: Arm, told: str) -> None:
     """It is no mean over the probe's cases: the answer says of how many, as the table does."""
@@ -337,6 +359,34 @@ def test_a_probe_of_which_a_case_failed_is_told_as_of_the_others(tmp_path: Path,
     assert f"a probe's cases (LINPACK of {arm.label} over 1 of 2 cases)." in figure.caption
 
 
+@pytest.mark.parametrize("far", [0, 6])
+def test_a_caption_speaks_of_the_panels_that_are_drawn(tmp_path: Path, far: int) -> None:
+    """Of seven cases six are drawn: the scale was said to leave out ratios, which were of the seventh."""
+    names = [f"kind{number}" for number in range(7)]
+    probe = MadeUp({"operation": names, "size_bytes": [1, 2, 4]}, {"mb_per_s": ("Rate", "MB/s", "more", 100.0)})
+    findings = find(write_programme(tmp_path / "r", few(probes={"sized": probe}, arms=(NATIVE, AGAIN, LXC))))
+    for (_, _, label, condition), cell in findings.matrix.cells.items():
+        if label == LXC.label and condition.get("sized.operation") == names[far]:
+            cell.values["sized.mb_per_s"] /= 30
+    (figure,) = (each for each in figures(findings) if each.name == "sized")
+    assert "The first 6 of 7 cases are drawn" in figure.caption
+    assert ("The ratios' scale is that of the arms near native" in figure.caption) is (far < 6)
+
+
+def test_a_figure_of_quantities_that_go_either_way_says_of_which_less_is_better(tmp_path: Path) -> None:
+    """A flow's throughput and its variation share a unit, and so a figure: more was said to be better of both."""
+    flow = {
+        "throughput_mbit_per_s": ("Throughput of a flow", "Mbit/s", "more", 20.0),
+        "throughput_sd_mbit_per_s": ("Variation of the throughput", "Mbit/s", "less", 0.5),
+        "offered_mbit_per_s": ("Offered load", "Mbit/s", None, 20.0),
+    }
+    probes = {"flow": MadeUp({"size_bytes": [128, 1024]}, flow), "clock": PROBES["clock"]}
+    made = figures(find(write_programme(tmp_path / "r", few(probes=probes))))
+    (of_flow,) = (each.caption for each in made if each.name == "flow")
+    assert "More is better, but for variation of the throughput." in of_flow
+    assert any("Less is better." in each.caption for each in made if each.name == "clock")
+
+
 def test_a_quantity_without_better_is_shown_and_never_judged(tmp_path: Path) -> None:
     share = MadeUp({}, {"percent": ("Share", "%", None, 3.0)})
     directory = write_programme(tmp_path / "r", few(probes={"clock": PROBES["clock"], "share": share}))
@@ -351,3 +401,17 @@ def test_a_title_from_a_probe_cannot_become_markup(tmp_path: Path) -> None:
     evil = {"clock": MadeUp({}, {"read_ns": ("<b>evil</b>", "ns", "less", 20.0)})}
     directory = write_programme(tmp_path / "r", few(probes=evil, arms=(NATIVE, DOCKER)))
     assert "<b>evil" not in build_report(directory).read_text("utf-8")
+
+
+def test_quantities_are_called_by_the_words_they_begin_with_and_by_no_others() -> None:
+    """The page of the study `density` had a section called "each instance": words that both titles have later on."""
+    beginning = [
+        Metric("a", "Sync of one record, mean", "s", "less"),
+        Metric("b", "Sync of one record, most", "s", "less"),
+    ]
+    assert _question(beginning) == "Sync of one record"
+    later = [
+        Metric("a", "Host's memory for each instance", "MiB", None),
+        Metric("b", "Memory (PSS) of each instance", "MiB", "less"),
+    ]
+    assert _question(later) == "Host's memory for each instance"

@@ -31,7 +31,7 @@ from virtoll.report.answer import answer
 from virtoll.report.asked import anew
 from virtoll.report.build import as_json, build_report, report_of
 from virtoll.report.contents import contents, tables
-from virtoll.report.drawing import WIDE, Figure
+from virtoll.report.drawing import WIDE, Figure, log_extent, log_ticks
 from virtoll.report.findings import Findings, find
 from virtoll.report.page import _summary
 from virtoll.report.pooled import Pooled
@@ -235,6 +235,19 @@ def test_only_differences_are_said_to_be_called_at_a_family_wise_rate(transactio
     assert len(said) >= 2
     assert all(sentence.strip().startswith("Differences are called at") for sentence in said)
     assert notes.count("(Holm); no difference, at 5 % each.") == len(said)
+
+
+def test_a_table_counts_the_comparisons_that_were_made(tmp_path: Path) -> None:
+    """An arm that failed throughout is none, and Holm's correction did not count it: the note of the tolls did."""
+    recipe = Recipe(arms=ARMS, factors={"load.users": [1]}, blocks=3, bulk=False)
+    plan = read_run(write_run(tmp_path / "plan", recipe)).plan
+    spoilt = {trial.id: "failed" for trial in plan.trials if trial.arm == UML}
+    findings = find(write_run(tmp_path / "run", replace(recipe, spoilt=spoilt)))
+    tested = findings.tolls("rate_per_s").family
+    tolls, by_condition = Tolls().tables(findings)
+    assert tested == sum(arm.role == "treatment" for arm in ARMS) - 1
+    assert f"over the {tested} comparisons of a column" in tolls.notes[0]
+    assert f"over the {tested} comparisons of this table" in by_condition.notes[0]
 
 
 def test_what_is_of_rounds_is_not_told_as_of_commands(tmp_path: Path) -> None:
@@ -573,3 +586,15 @@ def test_a_headline_of_which_a_value_is_0_is_drawn_from_0(tmp_path: Path, factor
     assert re.search(r"native\+host,[^\\]*0\.0", said), "native is in the figure"
     page = build_report(findings.run.directory).read_text("utf-8")
     assert "not judged" in page
+
+
+@pytest.mark.parametrize("value", [1.0, 1.7, 43.5, 6e-3, 1451.0, 2.2e6])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 3.0, 500.0])
+def test_a_logarithmic_axis_has_two_numbers_at_the_least(value: float, share: float) -> None:
+    """That of arms within some per cent of 1,451 requests/s had none."""
+    ends = [{"value": each, "low": each * 0.99, "high": each * 1.01} for each in (value, value * (1 + share))]
+    low, high = log_extent(ends)
+    ticks = log_ticks(low, high)
+    assert 2 <= len(ticks) <= 8
+    assert ticks == sorted(set(ticks))
+    assert all(low <= tick <= high for tick in ticks)

@@ -150,6 +150,17 @@ def test_what_cannot_wait_for_its_turn_is_refused(more: str, told: str, monkeypa
     assert told in str(caught.value)
 
 
+def test_a_host_is_not_filled_while_others_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each arm's instances were as many as fit beside those of all the others, and of groups of arms beside some."""
+    monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
+    text = (
+        'name = "dens"\ndesign = "rotation"\nblocks = 2\n[[probes]]\nname = "density"\n[[arms]]\nplatform = "native"\n'
+    )
+    with pytest.raises(StudyError, match="the host that density fills with instances of one arm would hold those"):
+        Stage(study(text), LocalHost()).offered("turns.toml", tries=False)
+    Stage(study(text.replace("rotation", "blocks")), LocalHost()).offered("turns.toml", tries=False)
+
+
 # -- performed --------------------------------------------------------------------------------------------
 
 

@@ -17,16 +17,24 @@ from virtoll.fakes import FakeLoad
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
 from virtoll.loads.pgbench import Pgbench, PgbenchSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import (
+    ALL_THERE,
     DROPPED,
     GENERATOR_HEADROOM,
+    JOINED,
+    STARTING_MS,
+    STAY,
+    STAYED,
+    THERE_MS,
     VIEW,
     WAKES,
     WAKES_LATE,
     Check,
+    Drain,
     Events,
     Measured,
     Quantity,
@@ -157,9 +165,21 @@ def test_a_generator_has_no_more_than_its_threads_can_use(load: Load, cpu_ns: in
 
 
 def test_as_many_threads_as_users_have_work() -> None:
+    """One viewer is read by one thread, which was at its end as 25 % of 4 CPU; and of two threads for three users one
+    was at its end as 75 % of 2.
+    """
     closed = HttpLoad(HttpSettings(loop="closed", connections=9))
-    assert [closed.usable_cpus(4, users) for users in (None, 2.0, 8.0)] == [4, 2, 4]
-    assert ViewersLoad(ViewersSettings()).usable_cpus(4) == 4
+    assert [closed.usable_cpus(4, users) for users in (None, 2.0, 3.0, 8.0)] == [3, 2, 3, 4]
+    assert [closed.usable_cpus(cpus, 3.0) for cpus in (1, 2)] == [1, 1.5]
+    opened = HttpLoad(HttpSettings(loop="open", connections=9))
+    assert [opened.usable_cpus(cpus) for cpus in (4, 16)] == [4, 9]
+    viewers = ViewersLoad(ViewersSettings(viewers=9))
+    assert [viewers.usable_cpus(4, users) for users in (None, 1.0, 2.0, 8.0)] == [3, 1, 2, 4]
+    assert ViewersLoad(ViewersSettings()).usable_cpus(4) == 1
+    alone = ParticipantsLoad(ParticipantsSettings(participants=1))
+    assert [alone.usable_cpus(4, participants) for participants in (None, 2.0, 7.0)] == [1, 2, 3.5]
+    assert ParticipantsLoad(ParticipantsSettings(levels=(1, 3))).usable_cpus(4) == 3
+    assert ParticipantsLoad(ParticipantsSettings(participants=1, browsers=1)).usable_cpus(4) == 4
     assert [Dnsperf(DnsperfSettings()).usable_cpus(cpus) for cpus in (1, 2)] == [1, None]
 
 
@@ -212,6 +232,33 @@ def test_connections_that_were_too_few_are_no_limit_of_the_service(connections: 
     assert {step.limit for step in knee.steps if step.told != "met"} == ({few} if connections == 1 else {""})
 
 
+@pytest.mark.parametrize(("users", "ended"), [(1, "beyond generator"), (2, "settled")])
+def test_users_of_a_program_that_were_too_few_are_no_limit_of_the_service(users: int, ended: str) -> None:
+    """At 51 to 60 a second, as above. pgbench tells its latency from when a transaction was due, and has one user where
+    the study says nothing: what waited for that one was told as the service's, and the knee as settled.
+    """
+
+    def told(at: float, mean_ms: float) -> Measurement:
+        fast = measured_at(at, FAST)
+        events = fast.window.events["request"].model_copy(update={"late": None, "latest_ns": None})
+        update = {"values": {"latency_mean_ms": mean_ms}, "events": {"transaction": events}}
+        return replace(fast, window=fast.window.model_copy(update=update))
+
+    load = Pgbench(PgbenchSettings(loop="open", users=users))
+    settings = replace(KNEE, objective=("latency_mean < 20 ms",), most=60)
+    search = KneeSearch(settings, load, 1, "b01-t0001")
+    session = Scripted(lambda at: told(at, 90), lambda at: told(at, 2))
+    while search.asked is not None:
+        search.measure(session)
+    knee = search.measured().knee
+    assert knee is not None
+    assert knee.ended == ended
+    limits = {step.limit for step in knee.steps if step.told != "met"}
+    assert all(each.startswith("its users (1) are fewer than ") for each in limits) if users == 1 else limits == {""}
+    closed = Pgbench(PgbenchSettings(users=1))
+    assert searching.in_the_way(told(60, 90).window, closed, 2, knee.objective, {"latency_mean_ms": 90}) == ""
+
+
 def test_a_late_generator_that_cannot_explain_a_miss_is_no_excuse() -> None:
     """Half of the requests took two seconds, and none was sent more than 15 ms late."""
     knee = searched(Scripted(lambda at: measured_at(at, OVERWHELMED, late=7))).knee
@@ -251,6 +298,35 @@ def test_datagrams_that_the_generators_kernel_threw_away_blame_the_generator() -
     assert knee.steps[-1].limit == "its own kernel threw away 3 datagrams"
 
 
+@pytest.mark.parametrize(
+    ("cpu_ns", "lost", "limit"),
+    [
+        (10**9, "", "it used 100% of its 1 CPU"),
+        (10**8, "3 sut gen0 rx_dropped", "the wiring lost 3 sut gen0 rx_dropped"),
+        (10**8, "", ""),
+    ],
+)
+def test_users_whom_our_own_side_kept_out_were_not_kept_out_by_the_service(cpu_ns: int, lost: str, limit: str) -> None:
+    """A generator without a CPU left, or a lab that lost what they sent, has users wait for a first answer, too: such a
+    level counted against the service, and the search told it as settled.
+    """
+
+    def keeping_out(at: float) -> Measurement:
+        fast = measured_at(at, FAST, cpu_ns=cpu_ns)
+        counts = {STARTING_MS: 500, THERE_MS: 1000}
+        return replace(fast, window=fast.window.model_copy(update={"counts": counts}))
+
+    search = KneeSearch(KNEE, HttpLoad(HttpSettings(loop="closed")), 1, "b01-t0001")
+    session = Scripted(keeping_out)
+    while search.asked is not None:
+        search.measure(session, lambda: lost)
+    knee = search.measured().knee
+    assert knee is not None
+    assert knee.ended == ("beyond generator" if limit else "settled")
+    kept_out = {(step.told, tuple(step.missed), step.limit) for step in knee.steps if step.told != "met"}
+    assert kept_out == {("generator" if limit else "not met", (ALL_THERE,), limit)}
+
+
 def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
     def untold(at: float) -> Measurement:
         return Measurement("double 1", Window(start_ns=0, duration_ns=10**9, work=5, at=at))
@@ -261,16 +337,16 @@ def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
 
 
 def with_views(measurement: Measurement, failures: dict[str, int]) -> Measurement:
-    """A thousand viewers had begun to play."""
+    """As many viewers as are asked for at the most had begun to play, and a hundred came anew."""
     broken = sum(failures.values())
-    views = Events(intended=1000, offered=1000, completed=1000 - broken, failures=failures, censored=broken)
+    views = Events(intended=1100, offered=1100, completed=1100 - broken, failures=failures, censored=broken)
     events = {**measurement.window.events, VIEW: views}
     return replace(measurement, window=measurement.window.model_copy(update={"events": events}))
 
 
 @pytest.mark.parametrize(
     ("failures", "went_on"),
-    [({"reset": 6, "timestamps": 5}, False), ({"content": 10}, True), ({"timeout": 500}, True)],
+    [({"reset": 6, "timestamps": 6}, False), ({"content": 11}, True), ({"timeout": 500}, True)],
 )
 def test_a_server_that_drops_its_viewers_has_not_served_them(failures: dict[str, int], went_on: bool) -> None:
     """Who takes their places begins well, and they never stalled. Who gives up in a stall is what is measured."""
@@ -279,6 +355,67 @@ def test_a_server_that_drops_its_viewers_has_not_served_them(failures: dict[str,
     assert knee.ended == ("beyond most" if went_on else "settled")
     missed = {tuple(step.missed) for step in knee.steps}
     assert missed == ({()} if went_on else {(), ("views went on",)})
+
+
+@pytest.mark.parametrize(("lost", "ended"), [(10, "beyond most"), (11, "settled")])
+def test_a_server_that_cuts_participants_off_has_not_served_them(lost: int, ended: str) -> None:
+    """Who comes in again joins well, and has streams again."""
+
+    def cutting(at: float) -> Measurement:
+        some = measured_at(at, FAST)
+        stays = Events(
+            intended=1000,
+            offered=1000,
+            completed=1000 - lost,
+            failures={"connection lost": lost},
+            censored=lost,
+        )
+        return replace(some, window=some.window.model_copy(update={"events": {**some.window.events, STAY: stays}}))
+
+    knee = searched(Scripted(cutting)).knee
+    assert knee is not None
+    assert knee.ended == ended
+    assert {tuple(step.missed) for step in knee.steps} == ({(), (STAYED,)} if ended == "settled" else {()})
+
+
+@pytest.mark.parametrize(
+    ("begun", "drained", "never"),
+    [(1100, 0, False), (1080, 0, False), (1079, 0, True), (1030, 50, False), (1029, 50, True)],
+)
+def test_who_gathered_and_never_began_was_not_there(begun: int, drained: int, never: bool) -> None:
+    """Of a thousand, beside a hundred who came anew: twenty may be missing. Who began after its end is none of it."""
+    views = Events(intended=begun, offered=begun, completed=begun, failures={}, censored=0)
+    anew = Events(intended=100, offered=100, completed=100, failures={}, censored=0)
+    late = anew.model_copy(update={"drain": Drain(under_way=drained, completed=drained, end_ns=2 * 10**9)})
+    events = {"start-up": late if drained else anew, VIEW: views}
+    window = Window(start_ns=0, duration_ns=10**9, work=100, events=events, at=1000)
+    assert proofs.some_never_began(window, "start-up") is never
+    assert not proofs.some_never_began(window.model_copy(update={"at": None}), "start-up"), "all joins are told"
+
+
+@pytest.mark.parametrize(
+    ("percent", "bound", "ended"), [(98, "", "beyond most"), (95, "", "settled"), (95, "90", "beyond most")]
+)
+def test_participants_who_are_not_in_are_not_served(percent: float, bound: str, ended: str) -> None:
+    """Nobody who is kept out loses or freezes anything: an objective of that was met. One of who is in tells it."""
+    quantities = {
+        "loss_percent": Quantity("Loss", "%", "less"),
+        "present_percent": Quantity("Participants who are in", "%", "more"),
+    }
+
+    def of(at: float, percent: float) -> Measurement:
+        some, values = measured_at(at, FAST), {"loss_percent": 0.0, "present_percent": 95.0}  # slow joins are told so
+        told = {"values": values, "counts": {JOINED: math.ceil(percent / 100 * at)}}
+        return replace(some, window=some.window.model_copy(update=told))
+
+    objective = ("loss < 1 %", *([f"present > {bound} %"] if bound else []))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeLoad, "quantities", quantities)
+        session = Scripted(lambda at: of(at, percent), lambda at: of(at, 100.0))
+        knee = searched(session, replace(KNEE, objective=objective)).knee
+    assert knee is not None
+    assert knee.ended == ended
+    assert {tuple(step.missed) for step in knee.steps} == ({(), (ALL_THERE,)} if ended == "settled" else {()})
 
 
 def test_views_that_broke_off_before_a_late_generator_blame_the_generator() -> None:

@@ -20,7 +20,7 @@ from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.offers import Offer
 from virtoll.record.knee import Knee as Found
-from virtoll.record.model import Measured
+from virtoll.record.model import ALL_THERE, Measured
 from virtoll.study.model import Knee
 from virtoll.trial.searching import KneeSearch
 
@@ -136,5 +136,17 @@ def test_a_service_that_freezes_and_comes_back_has_missed_what_nobody_could_see(
     assert (events.offered, events.completed, events.failures) == (1, 1, {})
     assert events.drain is not None
     assert (measured.windows[0].work, "stalled_percent" in measured.windows[0].values) == (0, False)
-    assert knee.steps[0].missed == ["stalled < 1 %"]
+    assert knee.steps[0].missed == ["stalled < 1 %", ALL_THERE]
     assert knee.steps[0].values["stalled_percent"] is None
+
+
+def test_a_crowd_of_whom_most_never_begin_to_play_is_not_served(client: Client) -> None:
+    """The start-ups of those who gather are told by none, and who never begins cannot stall: it was met."""
+    told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 600 * SECOND, "startup_ns": SECOND}
+    load = ViewersLoad(ViewersSettings(**told, settle_ns=SECOND, rest_ns=3600 * SECOND))
+    with MediaServer() as server:
+        server.manners = ["ok", "ok", "reset", "reset", "reset"]
+        measured, knee = searched(client, load, server.offer, 5, 6)
+    assert measured.windows[0].events["start-up"].failures == {}, "who comes anew is served"
+    assert measured.windows[0].events["view"].failures == {}
+    assert knee.steps[0].missed == [ALL_THERE]

@@ -224,6 +224,19 @@ def test_it_is_started_as_the_image_says(image: Image) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("user", "given"),
+    [("", "0"), ("shop", "shop"), ("shop:", "shop"), (":1501", "0:1501"), ("shop:1", "shop:1"), (":", "0")],
+)
+def test_an_empty_user_is_root_and_an_empty_group_the_users_as_docker_has_it(
+    user: str, given: str, tmp_path: Path
+) -> None:
+    """Planning took "shop:" and ":1501" so, and the agent knew no such user: each trial failed."""
+    agent = ScriptedAgent()
+    started(agent, built(tmp_path, ImageConfig(command=("/shop",), user=user)))
+    assert agent.spawned[0]["user"] == given
+
+
 def test_the_study_has_its_command_in_the_images_place_and_its_environment_over_it(image: Image) -> None:
     agent = ScriptedAgent()
     started(agent, image, command=("--loud",), env={"SHOP_NAME": "mine", "MORE": "1", "HOME": "/tmp"})

@@ -295,6 +295,9 @@ def test_what_each_takes_is_told_of_each_server_and_platform(tmp_path: Path) -> 
         assert "no difference (within 3 %) in throughput" in sentence(findings, "broad", arm)
     told = findings.side_by_side
     assert told.floors["lean", "rate_per_s"] == pytest.approx(0, abs=0.01)
+    vars(findings)["side_by_side"] = replace(told, floors={**told.floors, ("lean", "rate_per_s"): 0.0003})
+    noted = SideBySide().tables(findings)[0].notes[0]
+    assert "throughput 0.03 %" in noted, "and not 0.0 %, as of natives that are alike"
     kept = told.kept["lean", "docker+routed", "rate_per_s"].ratio
     assert kept is not None
     assert kept.value == pytest.approx(1 / 3, rel=0.01)

@@ -103,3 +103,50 @@ def test_a_factor_that_is_overruled_is_refused_where_it_stands(written: str, tol
 )
 def test_a_factor_that_tells_under_any_condition_is_accepted(written: str) -> None:
     assert read(written).factors
+
+
+RATE = 'rate = "100 /s"\n'
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        text("", of("http", RATE)),
+        text("", of("dnsperf", f'loop = "closed"\n{RATE}').replace("nginx", "unbound")),
+        text("", f"[load]\n{RATE}{SERVERS}"),
+        text("", SERVERS.replace('"http"\n', f'"http"\n{RATE}', 1)),
+    ],
+)
+def test_a_rate_that_no_load_keeps_to_is_refused_where_it_stands(written: str) -> None:
+    """Its user would take what was measured as fast as it was answered for what a hundred a second cost."""
+    with pytest.raises(StudyError) as caught:
+        read(written)
+    (problem,) = caught.value.problems
+    assert "keeps to no rate" in problem.what
+    assert 'write loop = "open" in [load]' in problem.remedy
+    assert written.splitlines()[int(problem.where[8:]) - 1].startswith("rate")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        text("", of("http", OPEN + RATE)),
+        text(LOOPS, of("http", RATE)),
+        text("", of_a_program("closed", "{rate}").replace("seed", f"{RATE}seed")),
+        text("", f"[load]\n{RATE}" + SERVERS.replace('"http"\n', f'"http"\n{OPEN}', 1)),
+    ],
+)
+def test_a_rate_that_a_load_keeps_to_is_accepted(written: str) -> None:
+    assert read(written)
+
+
+def test_a_study_without_factors_has_rates_too() -> None:
+    alone = text("", of("http", RATE)).replace("[factors]\n", "")
+    with pytest.raises(StudyError, match="keeps to no rate"):
+        read(alone)
+    assert read(text("", of("http", OPEN + RATE)).replace("[factors]\n", "")).base["load.rate_per_s"] == 100
+
+
+def test_a_quick_study_may_ask_in_closed_loop_what_the_whole_one_asks_at_a_rate() -> None:
+    written = text("", of("http", OPEN + RATE)) + '[quick.load]\nloop = "closed"\n'
+    assert read_study(written, "my.toml", catalogue(), quick=True).base["load.loop"] == "closed"

@@ -87,6 +87,15 @@ def test_the_largest_experiment_that_leaves_no_channel_idle(grid: Grid) -> None:
     assert largest_with_all_channels(grid) == max(sizes, default=0)
 
 
+@pytest.mark.parametrize("channels", [12, 400, 1000, 1001, 10**9])
+def test_the_figure_goes_to_the_largest_experiment_however_many_channels_there_are(channels: int) -> None:
+    """Of 1,000 channels every fifth number of experiments is drawn: none was below five, and the line ended there."""
+    rows = plan._steps("of", Grid(nodes=400, channels=channels))
+    assert len(rows) < 5000
+    assert rows[-1]["x"] == 400
+    assert rows[-1]["value"] == capacity(Grid(nodes=400, channels=channels), 400).experiments
+
+
 def test_the_paper_s_grid() -> None:
     grid = Grid()
     assert (grid.nodes * grid.interfaces, grid.channels, grid.slices) == (800, 12, 2)
@@ -250,16 +259,19 @@ def test_each_sweep_of_a_probe_is_a_figure(tmp_path: Path) -> None:
     assert views(tmp_path / "rows", {**rows, "packets": [100], "steps": [""]}) == {"flow-arrivals": [""]}
 
 
-def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
+def over_time(directory: Path, factors: dict[str, list[Any]]) -> Path:
+    """A run of a flow that steps and of fork bombs, whose trials have no series yet."""
     steps: dict[str, list[Any]] = {
         "rate_bit_per_s": [20_000_000], "steps": ["5 Mbit/s, 40 Mbit/s"], "time_ns": [10**9], "warm_up_ns": [10**8],
     }  # fmt: skip
     bomb = {"fairness": ("Fairness of the slices' processes", "of 1", "more", 1.0)}
     probes = {"flow": MadeUp(steps, FLOW), "fork-bomb": MadeUp({}, bomb)}
-    run = write_programme(
-        tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), probes=probes, instruments={}, blocks=2, noise=0)
-    )
-    assert time_figures(find(run)) == [], "nothing was kept"
+    recipe = Recipe(arms=(NATIVE, DOCKER), probes=probes, instruments={}, blocks=2, noise=0, factors=factors)
+    return write_programme(directory, recipe)
+
+
+def keep_series(run: Path) -> None:
+    """Have all trials tell 20 Mbit/s of each slice, or processes of which the host counts twice what the bomb does."""
     for record in read_run(run).records:
         assert record.measured is not None
         start_ns = record.measured.windows[0].start_ns
@@ -273,7 +285,23 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
             ]
         (run / "trials" / record.trial.id).mkdir(parents=True)
         RunDirectory(run).write_parquet(record.trial, "series", packed(samples_table(rows)))
+
+
+def test_slices_of_several_cases_are_said_to_be_those_of_the_first(tmp_path: Path) -> None:
+    """Of two limits of processes the figure of the fork bombs was of one, and did not say so."""
+    run = over_time(tmp_path / "run", {"limits.pids": [64, 512]})
+    keep_series(run)
+    assert [figure.name for figure in time_figures(find(run))] == ["flow-steps", "fork-bomb-processes"]
+    for figure in time_figures(find(run)):
+        assert figure.caption.endswith(" Drawn: the first of 2 cases (pids 64).")
+
+
+def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
+    run = over_time(tmp_path / "run", {})
+    assert time_figures(find(run)) == [], "nothing was kept"
+    keep_series(run)
     through, processes = time_figures(find(run))
+    assert not any("Drawn" in figure.caption for figure in (through, processes))
     for layout in (WIDE, NARROW):
         drawn = svg(specification(through.draw(layout)))
         assert ">5 M<" in drawn
@@ -300,3 +328,10 @@ def test_the_table_of_experiments_goes_with_the_paper_s_claims(tmp_path: Path) -
     page = build_report(run).read_text("utf-8")
     assert 'id="experiments"' in page
     assert "Overlay*" in page
+
+
+def test_a_grid_of_one_of_each_is_told_in_the_singular() -> None:
+    """It was one of "1 nodes", and of "1000000000 orthogonal channels"."""
+    assert plan.described(Grid(1, 1, 1, 1)) == "1 node, 1 interface each, 1 orthogonal channel, 1 slice a node"
+    many = Grid(nodes=4000, interfaces=2, channels=1000, slices=2)
+    assert plan.described(many) == "4,000 nodes, 2 interfaces each, 1,000 orthogonal channels, 2 slices a node"

@@ -277,6 +277,13 @@ def test_report_for_programs(tmp_path: Path, said: Any) -> None:
     assert sum(told["trials"].values()) == len(lines)
 
 
+def test_a_dry_run_refuses_a_place_that_is_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the run itself would, days later."""
+    (here / "taken").mkdir()
+    assert code_of("run", "proxy", "--quick", "--dry-run", "--out", "taken") == 2
+    assert "--out taken: already exists" in capsys.readouterr().err
+
+
 def test_a_dry_run_for_programs(here: Path, said: Any) -> None:
     beginning.begin("mine", here)
     events = [json.loads(line) for line in said("run", "mine.toml", "--quick", "--dry-run", "--json").splitlines()]

@@ -123,6 +123,23 @@ def test_a_cpu_that_is_switched_off_is_in_nobodys_way(root: Path, where: Path, h
     assert chosen(root / CPUS / "cpu0/cpufreq/scaling_governor") == "performance"
 
 
+def test_a_cpu_that_is_switched_off_later_leaves_the_others_tuned_and_is_told(
+    root: Path, where: Path, host: LocalHost
+) -> None:
+    """Its governor comes back with it, so what cannot be put back meanwhile is not called undone."""
+    tune([Governor(root)], host, where)
+    made(root, {f"{CPUS}/cpu0/online": "1\n", f"{CPUS}/cpu1/online": "0\n"})
+    off = root / CPUS / "cpu1/cpufreq/scaling_governor"
+    off.unlink()
+    off.mkdir()  # which cannot be read either; Linux says EBUSY
+    assert Governor(root).is_in_force(where)
+    made(root, {f"{CPUS}/cpu0/online": "0\n"})
+    (root / CPUS / "cpu0/cpufreq/scaling_governor").unlink()
+    assert not Governor(root).is_in_force(where), "none is left that is tuned"
+    (outcome,) = untune([Governor(root)], host, where)
+    assert outcome.told.endswith(f"left as it is, for it cannot be read (its CPU may be switched off): {off}")
+
+
 def test_what_was_never_tuned_is_not_undone(root: Path, where: Path, host: LocalHost) -> None:
     made(root, {THP: "always madvise [never]\n"})
     assert became(tune([HugePages(root)], host, where)) == ["is so"]
@@ -404,6 +421,19 @@ def test_a_loop_on_each_cpu_gives_way_to_all_else(where: Path, host: LocalHost) 
     assert became(ended) == ["undone"]
     assert not any(one.holds() for one in loops)
     assert not list(Path("/sys/fs/cgroup").glob(f"*{group}")) + list(Path("/sys/fs/cgroup").glob(f"*/*{group}"))
+
+
+@pytest.mark.parametrize(("ours", "told"), [({0, 1}, True), ({1}, True), ({0, 1, 2}, False), ({2, 3}, False)])
+def test_loops_on_more_cpus_than_a_run_is_given_keep_its_own_awake(
+    sleeper: subprocess.Popen[bytes], where: Path, monkeypatch: pytest.MonkeyPatch, ours: set[int], told: bool
+) -> None:
+    """`taskset -c 1 virtoll run` was told of none, and could prove no CPU limit: no CPU was ever idle."""
+    loops = [Keeper.of(sleeper.pid, f"keeps CPU {cpu} awake") for cpu in (0, 1)]
+    where.mkdir(parents=True)
+    lines = [{"entry": number, "kind": "process", "name": one.name} for number, one in enumerate(loops, 1)]
+    (where / "awake.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: ours)
+    assert Awake().is_in_force(where) is told
 
 
 def _group_of(one: Keeper) -> str:

@@ -54,3 +54,33 @@ def test_durations_are_shown_in_what_fits(ns: float, shown: str) -> None:
 def test_enough_time_is_enough(seconds: float) -> None:
     read_s = units.parse_duration_ns(units.enough_time(seconds)) / 1e9
     assert seconds <= read_s <= seconds + (1 if seconds < 100 else 60)
+
+
+@given(st.integers(1, 10**6))
+def test_a_time_that_was_set_is_shown_as_long_as_it_is(seconds: int) -> None:
+    """What it takes is rounded up to minutes: 150 s were 3 min, and 110 s and 2 min alike."""
+    words = units.exact_duration(seconds * 10**9).replace(" h ", " h+").split("+")
+    assert sum(units.parse_duration_ns(word) for word in words) == seconds * 10**9
+
+
+@given(st.integers(1, 10**13))
+def test_what_was_set_is_shown_with_all_of_its_digits(value: int) -> None:
+    """Two levels of a factor, 1447 B and 1448 B, were "1.45 kB" both."""
+    assert units.parse_bytes(units.exact_size(value)) == value
+    assert units.parse_bit_rate(units.exact_bit_rate(value)) == value
+    assert units.parse_rate(units.exact_rate(value / 1000)) == value / 1000
+    assert units.parse_duration_ns(units.exact_duration(value % (100 * 10**9) + 1)) == value % (100 * 10**9) + 1
+
+
+@pytest.mark.parametrize("text", ["0.15", "0.25", "1.25", "3", "5", "12.5", "37"])
+def test_a_share_that_was_set_is_shown_with_all_of_its_digits(text: str) -> None:
+    assert units.exact_percent(units.parse_percent(f"{text} %")) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (3, "3"), (2.5, "2.5"), (0.3, "0.3"), (12.3, "12"), (1234, "1,234"), (0.04, "0.04"), (0.0031, "0.003")],
+)
+def test_what_is_more_than_nothing_is_not_shown_as_0_per_cent(value: float, shown: str) -> None:
+    """A noise floor, or what could be shown."""
+    assert units.percent(value) == shown

@@ -154,7 +154,30 @@ def test_who_paused_needs_three_parts_to_go_on(lead_in: str, pause: str, remedie
     text = text.replace('delivery = "hls"\n', "").replace("qualities = 3\n", "")
     text = text.replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
     study = read_study(f'{text}\n[rotation]\nlead_in = "{lead_in}"\n', "small.toml", catalogue())
-    assert [each.remedy for each in refusals._of_rotation(treatments(study), "small.toml")] == remedies
+    assert [each.remedy for each in refusals._of_rotation(study, treatments(study), "small.toml")] == remedies
+
+
+@pytest.mark.parametrize(
+    ("service", "load", "is_refused"),
+    [
+        ('"nginx-rtmp"\nlive = true', '"rtmp-viewers"', True),
+        ('"red5"\nlive = true', '"rtmp-viewers"', True),
+        ('"gst-rtsp"\npublished = true', '"rtsp-viewers"', True),
+        ('"nginx-rtmp"', '"rtmp-viewers"', False),
+        ('"nginx-rtmp"\nlive = true', '"rtmp-viewers"\nstream = "cam"', False),
+        ('"gst-rtsp"\nlive = true', '"rtsp-viewers"', False),
+    ],
+)
+def test_what_is_published_all_the_time_cannot_wait_for_its_turn(service: str, load: str, is_refused: bool) -> None:
+    """It went on while others were measured; towards a guest that is stopped it breaks off when its patience is over,
+    and viewers of that arm alone would wait until it is published anew.
+    """
+    text = STUDY.replace('"SERVICE"', service).replace('"viewers"', load)
+    text = text.replace('delivery = "hls"\n', "").replace("qualities = 3\n", "").replace('segment = "2 s"\n', "")
+    text = text.replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
+    study = read_study(text, "small.toml", catalogue())
+    told = {each.what for each in refusals._of_rotation(study, treatments(study), "small.toml")}
+    assert told == ({"what is published to one arm would go on while others are measured"} if is_refused else set())
 
 
 @pytest.mark.parametrize(("design", "joins"), [("blocks", 90), ("rotation", 125)])

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,7 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Path]:
     def owned(_ledger: Any, name: str, **limits: Any) -> Iterator[GroupDouble]:
         plain = {key: sorted(value) if isinstance(value, frozenset) else value for key, value in limits.items()}
         log(store, "cgroup", name, plain)
-        yield GroupDouble(name)
+        yield GroupDouble(name, log=partial(log, store))
 
     files = {"vmlinux": b"\x7fELF\x02\x01", "initramfs": b"070701", "disk.ext4": b"x"}
     for name, data in files.items():

@@ -23,7 +23,7 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,6 +261,10 @@ class GroupDouble:
     name: str
     procs: tuple[Path, ...] = ()
     added: list[int] = field(default_factory=list)
+    log: Callable[..., None] = lambda *_words: None
+
+    def go_first(self) -> None:
+        self.log("first", self.name)
 
     def add_living(self, pids: Iterable[int]) -> list[int]:
         self.added += pids
@@ -314,7 +318,7 @@ def without_a_lab(patch: Any, directory: Path) -> Iterator[Store]:
     @contextmanager
     def owned(_ledger: Any, name: str, **_limits: Any) -> Iterator[GroupDouble]:
         store.log("cgroup", name)
-        yield GroupDouble(name)
+        yield GroupDouble(name, log=store.log)
 
     files = {name: directory / name for name in ("vmlinuz", "initramfs", "disk.ext4")}
     for path in files.values():

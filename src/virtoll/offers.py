@@ -251,6 +251,8 @@ class Target:
             raise _no_target(url, "must be a protocol, a host and a path alone, without a user or a fragment")
         if port == 0:
             raise _no_target(url, "is no URL: port 0 is none")
+        if parts.scheme == "http" and not _SENT.fullmatch(parts.path + parts.query):
+            raise _no_target(url, "must hold printable ASCII alone, without blanks: write others as %20")
         if parts.scheme == "rtmp" and not parts.path.removeprefix("/").partition("/")[2]:
             raise _no_target(url, "names no stream: rtmp://HOST/APPLICATION/STREAM does")
         if parts.scheme in _BIGBLUEBUTTON and not (_API.fullmatch(parts.path) and not parts.query):
@@ -271,6 +273,7 @@ class Target:
         return cls(url, *_offered(parts.scheme, address, number, asked, host))
 
 
+_SENT = re.compile(r"[!-~]*")  # of a path over HTTP (RFC 9112, 3), as `virtoll.units.url_path` has it
 _BIGBLUEBUTTON = ("https", "bbb+http")  # as `bbb-conf --secret` prints it; and without TLS, on this machine alone
 _API = re.compile(r"(/[\w.~-]+)*/bigbluebutton(/|/api/?)?", re.ASCII)
 _NO_API = "is no API: by https no load but BigBlueButton's goes to a server of yours"
@@ -290,7 +293,7 @@ def _offered(scheme: str, address: str, port: int, asked: str, host: str) -> tup
 
 
 def _no_target(url: str, what: str, remedy: str = "write it as http://host:8080/path") -> StudyError:
-    shown = re.sub(r"//.*@", "//...@", url)  # a password is nobody's to read
+    shown = re.sub(r"^([a-z+]+://)?.*@", r"\1...@", url)  # a password is nobody's to read
     return StudyError([Problem(f"{shown} {what}", "--target", remedy)])
 
 

@@ -24,13 +24,14 @@ _PACKAGES = (
     *("linux-image-amd64", "initramfs-tools", "systemd-sysv", "dbus", "apparmor", "openssh-server", "python3"),
     *("ca-certificates", "iproute2", "nftables", "iptables", "conntrack", "kmod", "procps", "e2fsprogs", "zstd"),
     *("busybox-static", "docker.io", "lxc", "lxcfs", "dnsmasq-base", "curl"),
+    *("qemu-system-x86", "qemu-utils", "libvirt-daemon-system", "libvirt-clients"),
 )
 _DISK = "8G"  # sparse
 _BUILD_LIMIT_S = 2400.0
 
 _UNIT = """[Unit]
 Description=What the test has to run
-After=network.target docker.service lxc-net.service nftables.service ssh.service
+After=network.target docker.service lxc-net.service libvirtd.service nftables.service ssh.service
 [Service]
 Type=simple
 ExecStart=/bin/sh -c 'sh /in/run >/out/log 2>&1; echo $? >/out/status; sync; systemctl poweroff'

@@ -1,20 +1,66 @@
 # Runs as root in the computer that test_debian.py boots, with virtoll's checkout at /host$CHECKOUT.
 #
-# A Debian server in use: the user's own Docker container, LXC container with its bridge, and firewall. virtoll runs a
-# study there, and /out/before and /out/after show whether anything of the user's is another one then.
+# A Debian server in use: the user's own Docker container, LXC container with its bridge, guest of libvirt's with its
+# network, and firewall. virtoll is installed there from its wheel and runs a study, and /out/before and /out/after show
+# whether anything of the user's is another one then.
 set -eu
 
 wait_for() {  # SECONDS COMMAND...
     left=$1; shift
     until "$@" >/dev/null 2>&1; do
         left=$((left-1))
-        [ "$left" -gt 0 ] || { echo "still not: $*"; exit 1; }
+        [ "$left" -gt 0 ] || { echo "still not: $*"; return 1; }
         sleep 1
     done
 }
 
 users_web() { curl --silent --fail --max-time 20 http://127.0.0.1:8080/; }
 users_lxc() { curl --silent --fail --max-time 20 "http://$lxc_address/"; }
+users_guest() { curl --silent --fail --max-time "${1:-20}" http://192.168.122.10/; }
+
+# The user's guest: this kernel, its network card's drivers and busybox. All of it stays on one CPU.
+make_guest() {  # DIRECTORY
+    mkdir -p "$1/root/bin" "$1/root/proc" "$1/root/www"
+    cp /bin/busybox "$1/root/bin/"
+    echo "the user's own guest" >"$1/root/www/index.html"
+    {
+        echo '#!/bin/busybox sh'
+        for driver in virtio_pci virtio_net; do modprobe --show-depends $driver; done | while read -r insmod module _; do
+            [ "$insmod" = insmod ] || continue
+            cp "$module" "$1/root/"
+            echo "/bin/busybox insmod /${module##*/}"
+        done
+        echo '/bin/busybox ip address add 192.168.122.10/24 dev eth0'
+        echo '/bin/busybox ip link set eth0 up'
+        echo 'exec /bin/busybox httpd -f -h /www'
+    } >"$1/root/init"
+    chmod 755 "$1/root/init"
+    (cd "$1/root" && find . | cpio --quiet --create --format=newc) >"$1/initrd"
+    cp -L /boot/vmlinuz-* "$1/vmlinuz"
+    cat >"$1/guest.xml" <<END
+<domain type='kvm'><name>users-guest</name><memory unit='MiB'>192</memory><vcpu cpuset='0'>1</vcpu>
+<cputune><emulatorpin cpuset='0'/></cputune>
+<os><type arch='x86_64' machine='pc'>hvm</type><kernel>$1/vmlinuz</kernel><initrd>$1/initrd</initrd>
+<cmdline>console=ttyS0 cryptomgr.notests panic=-1</cmdline></os><cpu mode='host-passthrough'/>
+<devices><interface type='network'><source network='default'/><model type='virtio'/></interface>
+<serial type='file'><source path='/var/log/libvirt/qemu/users-guest.console'/></serial></devices></domain>
+END
+}
+
+# In this computer an interrupt from another CPU may never come to a guest. Its first timer's are sent by a thread of the
+# kernel's, which is to stay where the guest does.
+keep_timers_near() {
+    while sleep 1; do
+        for comm in /proc/[0-9]*/comm; do
+            read -r name <"$comm" 2>/dev/null || continue
+            case $name in kvm-pit/*)
+                near=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/${name#*/}/status") || continue
+                taskset --pid --cpu-list "$near" "$(basename "$(dirname "$comm")")" || continue ;;
+            esac
+        done
+    done >/dev/null 2>&1
+}
+keep_timers_near &
 
 # --- what the user has ---------------------------------------------------------------------------------------
 
@@ -32,6 +78,10 @@ lxc-start --name users-lxc
 wait_for 300 sh -c 'lxc-info -n users-lxc -iH | grep -q .'
 lxc_address=$(lxc-info -n users-lxc -iH | head -1)
 lxc-attach --name users-lxc -- /bin/busybox httpd -h /www
+virsh --quiet net-start default || virsh --quiet net-info default
+make_guest /var/lib/libvirt/images/users
+virsh --quiet define /var/lib/libvirt/images/users/guest.xml
+virsh --quiet start users-guest
 nft -f - <<'END'
 table inet users {
     set friends { type ipv4_addr; elements = { 192.0.2.1, 192.0.2.2 } }
@@ -40,6 +90,18 @@ table inet users {
 END
 wait_for 300 users_web
 wait_for 300 users_lxc
+for _ in 1 2 3 4 5 6; do
+    ! wait_for 40 users_guest 3 || break
+    virsh --quiet reset users-guest  # it hung as it booted
+done
+users_guest >/dev/null || { cat /var/log/libvirt/qemu/users-guest.*; exit 1; }
+
+# --- virtoll is installed ------------------------------------------------------------------------------------
+
+export PYTHONPATH="/opt/virtoll:$SITE:$CHECKOUT/tests" PYTHONDONTWRITEBYTECODE=1 HOME=/root
+python3 -m pip install --quiet --no-index --no-deps --root-user-action=ignore --target /opt/virtoll /in/virtoll-*.whl
+/opt/virtoll/bin/virtoll --version >/out/version
+python3 -c 'import virtoll; print(virtoll.__file__)' >>/out/version
 
 # --- what virtoll is to leave as it is ---------------------------------------------------------------------
 
@@ -52,8 +114,12 @@ inventory() {
     said started docker inspect --format '{{.State.Pid}} {{.State.StartedAt}} {{.RestartCount}}' users-web
     said lxc lxc-ls --fancy
     said lxc-pid lxc-info -n users-lxc -pH
+    said guests virsh list --all
+    said guests-networks virsh net-list --all
+    said guest-pid cat /run/libvirt/qemu/users-guest.pid
     said web users_web
     said lxc-web users_lxc
+    said guest-web users_guest
     said nft sh -c "nft list ruleset | sed -E 's/counter packets [0-9]+ bytes [0-9]+/counter/'"
     said links sh -c "ip -oneline link | sed -E 's/^[0-9]+: //'"
     said addresses sh -c "ip -oneline -family inet address | sed -E 's/ valid_lft.*//'"
@@ -75,7 +141,6 @@ inventory >/out/before
 
 # --- virtoll -------------------------------------------------------------------------------------------------
 
-export PYTHONPATH="$SITE:$CHECKOUT/src:$CHECKOUT/tests" PYTHONDONTWRITEBYTECODE=1 HOME=/root
 cache=/var/cache/virtoll/images
 mkdir -p -m 700 /var/cache/virtoll $cache
 for image in $IMAGES; do mkdir "$cache/$image"; mount --bind "$IMAGES_FROM/$image" "$cache/$image"; done
@@ -83,9 +148,12 @@ status=0
 virtoll() { python3 -c "import nested.patience; from virtoll.__main__ import main; main()" "$@"; }
 virtoll doctor >/out/doctor 2>&1 || true
 mkdir -p /root/runs
-virtoll run /in/study.toml --out /root/runs/nested >/out/run.log 2>&1 || status=$?
+cp /in/study.toml /root/study.toml
+virtoll run /root/study.toml --out /root/runs/nested >/out/run.log 2>&1 || status=$?
 for image in $IMAGES; do umount "$cache/$image"; done
 cp -r /root/runs/nested /out/run || true
-rm -rf /root/runs
+rm -rf /root/runs /root/study.toml
 echo "virtoll run: $status"
+wait_for 20 users_guest || true  # it may be slow
 inventory >/out/after
+virsh --quiet destroy users-guest  # else the computer waits for it as it ends

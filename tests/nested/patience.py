@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from virtoll.platforms import dockerd
+from functools import partial
 
+from patience import wait_for_boots
+from virtoll.platforms import dockerd, under_kvm
+
+wait_for_boots()
 dockerd._START_S = 600.0  # seen: more than 30 s
+vars(under_kvm)["boot_problem"] = partial(under_kvm.boot_problem, limit_s=300.0)

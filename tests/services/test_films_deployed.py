@@ -33,10 +33,12 @@ from virtoll.services.gst_rtsp import GstRtsp, GstRtspSettings
 from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
 from virtoll.services.red5 import Red5, Red5Settings
 from virtoll.services.vlc import Vlc
+from virtoll.trial.proofs import read_too_late
 
 pytestmark = pytest.mark.machine
 
 FILM = Film(2 * 10**9, 900_000)
+MOST_WINDOWS = 12
 LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
 PLATFORMS: dict[str, Platform] = {platform.name: platform for platform in (Native(), Docker(), Lxc())}
 
@@ -56,7 +58,8 @@ class Scene:
         argv += ["-show_entries", "stream=codec_type,nb_read_packets", "-read_intervals", f"%+{seconds}", *options]
         done = self.lab.host.run(argv, timeout_s=480, confinement=self.client.confinement)
         streams: list[dict[str, Any]] = json.loads(done.text)["streams"]
-        return {stream["codec_type"]: int(stream["nb_read_packets"]) for stream in streams}
+        # A track of which nothing came has no number at all.
+        return {stream["codec_type"]: int(stream.get("nb_read_packets", 0)) for stream in streams}
 
 
 def say(line: str) -> None:
@@ -191,11 +194,13 @@ def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
     for transport in offer.transports:
         url = f"rtsp://{offer.address}:{offer.port}{offer.path_of(FILM)}"
         options = ("-rtsp_transport", transport, url)
-        if transport == "udp":
-            seen = live(scene, 3, options) if offer.is_live else scene.watched(10, *options)
+        if offer.is_live:
+            least = {"video": 0, "audio": 0} if transport == "udp" else {"video": frames}
+            tries = (live(scene, seconds, options) for seconds in (3, 6, 12, 24))
+            assert any(all(seen[track] > packets for track, packets in least.items()) for seen in tries)
+        elif transport == "udp":
+            seen = scene.watched(10, *options)
             assert min(seen["video"], seen["audio"]) > 0
-        elif offer.is_live:
-            assert any(live(scene, seconds, options)["video"] > frames for seconds in (3, 6, 12, 24))
         else:
             seen = scene.watched(10, *options)
             assert seen["video"] == frames
@@ -219,8 +224,12 @@ def rtsp_is_published_to_viewers(scene: Scene, offer: Rtsp) -> None:
         clip_ns=FILM.duration_ns, bitrate_bit_per_s=FILM.bit_rate, transport="tcp", viewers=3, patience_ns=60 * 10**9
     )
     with RtspViewersLoad(settings).session(scene.client, offer) as session:
-        window = session.measure(duration_ns=5 * 10**9).window
-    assert window.events["start-up"].failures == window.events["view"].failures == {}
+        for _ in range(MOST_WINDOWS):  # on a busy machine nothing may come in one
+            window = session.measure(duration_ns=5 * 10**9).window
+            is_void = read_too_late(window)  # who published, and who read, stood still for seconds
+            assert is_void or window.events["start-up"].failures == window.events["view"].failures == {}
+            if "media_age_ms" in window.values:
+                break
     assert window.values["media_age_ms"] > 0
     assert window.counts["lost"] == window.counts["publish_failures"] == 0
     assert window.counts["body_bytes"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,16 @@ def test_it_offers_what_it_serves_and_is_not_root(serves: Any, offer: Offer) -> 
     assert vlc.ports == (Port(offer.port),)
     assert agent.user == "nobody"
     assert agent.put_at == agent.argv[agent.argv.index("--vlm-conf") + 1]
+
+
+def test_it_may_open_as_many_files_as_may_be() -> None:
+    """1024 by itself where a platform's soft limit is that, as natively: some 200 viewers, and more on the others."""
+    vlc, agent = Vlc(), Starting()
+    instance: Any = SimpleNamespace(agent=agent, services={}, attachment=SimpleNamespace(endpoint_address=ADDRESS))
+    vlc.start(instance, None)
+    before = agent.argv[: agent.argv.index("/usr/bin/vlc")]
+    limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 128; exec "$@"', "sh", *before, "sh", "-c", "ulimit -Sn"]
+    assert subprocess.run(limited, capture_output=True, check=True).stdout == b"128\n"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ _REMEDY = "use the agent of the same version; if it is, what runs inside meddles
 def response(line: bytes) -> dict[str, Any] | None:
     """A response's object; None for a line that is none (a kernel's message, or nonsense)."""
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode())  # of bytes it would take half a surrogate pair for UTF-8, too
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair could not be printed nor written
     except (ValueError, RecursionError):  # no JSON, no UTF-8, numbers without end, brackets without end

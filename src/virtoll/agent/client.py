@@ -37,6 +37,7 @@ MOST_TOLD_BYTES = 1024**2  # of a command's output (each on stdout and stderr), 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
 _SLOWEST_BYTES_PER_S = 2e6  # an emulated guest writes to its disk some ten times as fast
 _WHOLE_S = 4 * _PATIENCE_S  # for what comes in many answers, all together
+_COUNTED = {"cpus", "cpus_online", "memory_bytes"}  # of the facts: what a report computes with
 _MOST_ERRNO = 4095  # Linux, include/linux/err.h
 MOST_COUNTERS = 6  # of one source
 _HELLO_INTERVAL_S = 0.1  # what is sent before a serial line is open is lost, so hello is repeated
@@ -77,7 +78,11 @@ class AgentClient:
 
     def facts(self) -> dict[str, Any]:
         """See `Agent.facts`; None where the instance cannot say."""
-        return self._ask("facts", {}).facts()
+        answer = self._ask("facts", {})
+        facts = answer.facts()
+        for name in _COUNTED & facts.keys():
+            answer.count_or_none(name)
+        return facts
 
     def run(
         self,
@@ -121,7 +126,7 @@ class AgentClient:
         self._ask("kill", {"pid": pid})
 
     def describe(self, pid: int) -> Process:
-        """See `Agent.describe`; what is no UTF-8 is told as surrogates (PEP 383)."""
+        """See `Agent.describe`; what is no UTF-8 is told as \\xNN: a record keeps text."""
         answer = self._ask("describe", {"pid": pid})
         environment = answer.data_or_none("environment", MOST_TOLD_BYTES)
         pairs = [one.partition("=") for one in _strings(environment or b"")]
@@ -394,4 +399,4 @@ def _errno(answer: Fields) -> int | None:
 
 
 def _strings(ended_by_zero: bytes) -> list[str]:
-    return [one.decode(errors="surrogateescape") for one in ended_by_zero.removesuffix(b"\0").split(b"\0")]
+    return [one.decode(errors="backslashreplace") for one in ended_by_zero.removesuffix(b"\0").split(b"\0")]

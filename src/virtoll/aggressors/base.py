@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from virtoll.agent.base import StreamError
 from virtoll.aggressors.running import Running
-from virtoll.errors import AgentError, HostError, Problem, TrialError
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.images.base import AGENT
 from virtoll.lab.base import GENERATOR_ADDRESS
 from virtoll.lab.client import Client
@@ -71,14 +71,15 @@ class Aggressor(Part):
     def start(self, place: Place, duration_ns: int) -> Running:
         """Start it in the neighbour; it ends after ``duration_ns``, or by `Running.stop`.
 
-        AggressorError when it cannot be started. StreamError when the neighbour's agent is gone.
+        AggressorError when it cannot be started there. StreamError when the neighbour's agent is gone, HostError where
+        its flood cannot be started here: that is our own failure.
         """
         command, flood = self.command(place, duration_ns), self.flood(place, duration_ns)
         try:
             return Running.start(self.name, command, place.neighbour, place.client, flood)
         except StreamError:
             raise
-        except (AgentError, HostError) as error:
+        except AgentError as error:
             problem = error.problem
             raise AggressorError(
                 problem.what, where=f"aggressor {self.name}: {problem.where}", remedy=problem.remedy

@@ -32,8 +32,8 @@ class Cache(Aggressor):
     def check(self, limits: Limits) -> list[Problem]:
         """Its blocks fit the memory, for this is not the memory bomb; its threads the limit of processes."""
         settings = self.settings
-        blocks = settings.threads or limits.vcpus
+        threads = settings.threads or limits.vcpus
         return [
-            *base.too_much_memory(self.name, blocks * settings.block_bytes, limits),
-            *base.too_many_threads(self.name, settings.threads, limits),
+            *base.too_much_memory(self.name, threads * settings.block_bytes, limits),
+            *base.too_many_threads(self.name, threads, limits),
         ]

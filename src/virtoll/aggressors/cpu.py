@@ -30,4 +30,4 @@ class Cpu(Aggressor):
 
     def check(self, limits: Limits) -> list[Problem]:
         """Its threads are within the limit of processes."""
-        return base.too_many_threads(self.name, self.settings.threads, limits)
+        return base.too_many_threads(self.name, self.settings.threads or limits.vcpus, limits)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from virtoll.aggressors.base import Aggressor, Caps, Place
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 _TIMES = 4  # the cap, in limits: past the limit, and no further where nothing holds it
@@ -33,5 +34,8 @@ class Fork(Aggressor):
 
     def caps(self, place: Place) -> dict[str, Any]:
         """See `ForkCaps`."""
-        most = min(_TIMES * place.neighbour.limits.pids, MOST_PROCESSES)
-        return {"most_processes": self.settings.most_processes or most}
+        return {"most_processes": self.most_processes(place.neighbour.limits)}
+
+    def most_processes(self, limits: Limits) -> int:
+        """The cap in force where an instance has these limits."""
+        return self.settings.most_processes or min(_TIMES * limits.pids, MOST_PROCESSES)

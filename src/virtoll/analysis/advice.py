@@ -2,12 +2,12 @@
 
 1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
    where a need is answered no, or an objective missed; else, and where nothing valid is known of it, or nothing under
-   some condition that it is asked, or its service failed its users in some trials (the others are the better ones), it
-   is *open*: nothing speaks against it, and something is not shown.
+   some condition that it is asked, or its service failed its users in some trials (the others are the better ones), or
+   it met the objective of a search, or a ramp, at nothing that was tried, it is *open*: something is not shown.
 2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
    native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
    and the ratios differ by more than the study's margin. All else is a tie there, and so are ratios that are not of the
-   same conditions.
+   same conditions, or the same in all blocks, whose intervals have no width.
 3. One *comes before* the other where it is better in some part and worse in none. Better here and worse there is a tie.
 4. Among candidates of one standing, who comes before one that comes before a third comes before that one too; a rank
    is one more than the number of those who have fewer before them. Ties stay ties.
@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -34,7 +35,8 @@ STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
 class Candidate:
     """An arm, all that is known of it, by the name of the part that measured it. ``under``: the conditions that a toll
     is of; ``lost``: those of which nothing valid is known, though native was measured there; ``failed``: that, and in
-    how many trials, its service failed its users.
+    how many trials, its service failed its users. ``in_vain``: the searches and ramps in which it is shown to meet the
+    objective at nothing that was tried.
     """
 
     arm: Arm
@@ -44,6 +46,7 @@ class Candidate:
     under: Mapping[str, frozenset[Condition]] = field(default_factory=dict)
     lost: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    in_vain: frozenset[str] = frozenset()
 
     @property
     def standing(self) -> Standing:
@@ -52,7 +55,8 @@ class Candidate:
         answers = [one.answer for one in self.needs.values()]
         if "no" in answers or "missed" in told:
             return "does not fit"
-        is_known = self.tolls and not any(self.lost.values()) and not any(self.failed.values())
+        lacks = any(self.lost.values()) or any(self.failed.values()) or bool(self.in_vain)
+        is_known = self.tolls and not lacks
         return "fits" if is_known and set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
 
 
@@ -128,8 +132,18 @@ def better(one: Toll | None, other: Toll | None) -> int:
 
 
 def _below(one: Estimate, other: Estimate) -> bool:
-    """Whether the one's interval lies wholly below the other's."""
-    return one.high is not None and other.low is not None and one.high < other.low
+    """Whether the one's interval lies wholly below the other's, where both measure chance."""
+    if one.high is None or other.low is None or _has_no_width(one) or _has_no_width(other):
+        return False
+    return one.high < other.low
+
+
+def _has_no_width(ratio: Estimate) -> bool:
+    """Whether all blocks have the same ratio, and it is not native's own: that is no measure of chance, and the verdict
+    is *cannot tell yet*.
+    """
+    is_alike = ratio.low is not None and ratio.high is not None and math.isclose(ratio.low, ratio.high)
+    return is_alike and not math.isclose(ratio.value, 1)
 
 
 def _against_native(toll: Toll | None) -> int:

@@ -45,6 +45,7 @@ TITLES = {
     "host.speculation_store_bypass": "Speculative store bypass of its host processes",
     "no_new_privs": "No new privileges",
     "capabilities": "Capabilities",
+    "users": "Users",
     "lsm_label": "Security label",
     "open_files": "Open files",
     "page_size": "Page size",
@@ -124,6 +125,7 @@ _RULES = {
     ),
     "no_new_privs": Rule("it is asked when a program is started, and costs nothing while one runs"),
     "capabilities": Rule("fewer rights cost nothing: the kernel asks for the same bits"),
+    "users": Rule("root inside is nobody to the host (a user namespace), as the arm's settings say"),
     "lsm_label": Rule(
         "a security module judges what it opens and sends by another profile", "compare with it off on the host, too"
     ),
@@ -173,12 +175,14 @@ _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
 _HAS_OWN_KERNEL = {
     **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn"), False),
-    **dict.fromkeys(("openvz", "openvz-profile"), False),
+    **dict.fromkeys(("openvz", "openvz-profile", "proxmox-ct"), False),
     **dict.fromkeys(("gvisor", "kvm", "firecracker", "cloud-hypervisor", "qemu-tcg", "ssh", "uml"), True),
-    **dict.fromkeys(("xen-hvm", "xen-pv", "xen-pvh"), True),
+    **dict.fromkeys(("proxmox-vm", "xen-hvm", "xen-pv", "xen-pvh"), True),
 }
 # Platform, setting and the value of it that gives one to a platform that has none.
 _MADE_BY_SETTINGS = (("docker", "runtime", "runsc"),)
+# Where one side does not tell: what would explain a difference is not known to be there.
+_UNTOLD = {"users": Rule("whose its users are is not told", "run both arms again under one version of virtoll")}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "kernel": Rule("a kernel of its own is what such a platform is"),
@@ -190,6 +194,7 @@ _OWN_KERNEL = {
     "processes_limit": Rule("its own kernel has the limit, and the host's holds what its monitor needs"),
     "clock_source": Rule("a kernel of its own has the clock that its platform gives it"),
     "capabilities": Rule("root of a kernel of its own, which may know others"),
+    "users": Rule("a kernel of its own has users of its own, and may know no user namespaces"),
     "host.seccomp": Rule("the program that runs its kernel has its own system calls filtered"),
     "offloads": Rule("its device is another"),
     "root_file_system": Rule("a kernel of its own has its own way to its files"),
@@ -343,7 +348,8 @@ def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -
         return Rule("other rights (nosuid, nodev, noexec) are asked for when a file is opened or started: no cost")
     if own_kernel and key in _OWN_KERNEL:
         return _OWN_KERNEL[key]
-    return _RULES.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))
+    rules = _RULES if told else _RULES | _UNTOLD
+    return rules.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))
 
 
 def _but_rights(mount: str) -> tuple[str, list[str]]:

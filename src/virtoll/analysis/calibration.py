@@ -42,7 +42,9 @@ def is_calibration(run: Run) -> bool:
 
 
 def calibration(run: Run, matrix: Matrix) -> Calibration | None:
-    """What a calibration's run found; None of any other run, and before two blocks hold a pair of equal arms."""
+    """What a calibration's run found; None of any other run, and before two blocks of a part hold a pair of equal
+    arms.
+    """
     if not is_calibration(run) or matrix.baseline is None:
         return None
     bench = _Bench(run, matrix)
@@ -167,6 +169,8 @@ def _noise(bench: _Bench, metric: Metric, condition: Condition, trial_s: float) 
     freedom = sum(each.freedom for each in whole)
     sd = math.sqrt(sum(each.deviation**2 * each.freedom for each in whole) / freedom)
     judged = [part for pair in pairs for part in _by_part(pair)]
+    if not judged:  # where many trials were lost: no part holds two blocks of any pair
+        return None
     alarms = sum(p_difference(part) < 1 - LEVEL for part in judged)
     block_s = trial_s * TYPICAL_ARMS
     fits = {str(minutes): int(minutes * 60 / block_s) if block_s > 0 else 0 for minutes in MINUTES}

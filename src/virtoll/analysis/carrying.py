@@ -11,11 +11,11 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import KNEE, MIB, SERVER_CPUS, TrialMetrics
-from virtoll.analysis.server import Carried, carried, carried_by, deployments
+from virtoll.analysis.server import Carried, carried, carried_by, deployments, missed_of_its_own
 from virtoll.analysis.sizing import Deployment
 from virtoll.analysis.usage import of_one_level
 from virtoll.record.knee import Objective
-from virtoll.record.model import LEVEL, Arm, Window
+from virtoll.record.model import ALL_THERE, LEVEL, PRESENT, STAYED, Arm, Window
 
 # The settings of loads that are numbers of users, in the order in which they are looked for.
 CONNECTIONS = "load.connections"
@@ -115,7 +115,9 @@ def of_levels(matrix: Matrix, path: str, objectives: Sequence[Objective]) -> lis
     levels too; without any, under the ramp's own.
     """
     arms = [arm for arm in matrix.arms if arm.role != "floor"]
-    return [_levelled(matrix, arm, rest, path, objectives) for rest in rests_of(matrix, path) for arm in arms]
+    rests = [(rest, arm) for rest in rests_of(matrix, path) for arm in arms if not _is_room(path, rest)]
+    asked = [(rest, arm, levels) for rest, arm in rests if (levels := levels_asked(matrix, path, rest, arm))]
+    return [_levelled(matrix, arm, rest, levels, objectives) for rest, arm, levels in asked]
 
 
 def rests_of(matrix: Matrix, path: str) -> list[Condition]:
@@ -129,12 +131,23 @@ def levels_of(matrix: Matrix, path: str, rest: Condition) -> list[tuple[int, Con
     return sorted(found, key=lambda each: each[0])
 
 
+def _is_room(path: str, rest: Condition) -> bool:
+    """Whether connections are those of an open loop: room for a rate, and no users."""
+    return path == CONNECTIONS and bool(rest.get("load.loop") == "open")
+
+
+def levels_asked(matrix: Matrix, path: str, rest: Condition, arm: Arm) -> list[tuple[int, Condition]]:
+    """Those of them that the study asks of an arm."""
+    return [(level, c) for level, c in levels_of(matrix, path, rest) if matrix.is_asked(arm, c)]
+
+
 def _without(condition: Condition, path: str) -> Condition:
     return Condition(tuple(level for level in condition.levels if level[0] != path))
 
 
-def _levelled(matrix: Matrix, arm: Arm, rest: Condition, path: str, objectives: Sequence[Objective]) -> Carrying:
-    levels = levels_of(matrix, path, rest)
+def _levelled(
+    matrix: Matrix, arm: Arm, rest: Condition, levels: Sequence[tuple[int, Condition]], objectives: Sequence[Objective]
+) -> Carrying:
     found = (
         carried_by(matrix, levels, _missed_by(matrix, arm, objectives)) if objectives else carried(matrix, arm, levels)
     )
@@ -154,16 +167,21 @@ def _levelled(matrix: Matrix, arm: Arm, rest: Condition, path: str, objectives: 
 def _missed_by(
     matrix: Matrix, arm: Arm, objectives: Sequence[Objective]
 ) -> Callable[[int, Condition], tuple[str, ...] | None]:
-    """Of one deployment at one level: its own values, not an interval's."""
+    """Of one deployment at one level: its own values, not an interval's. Who was kept out of a ramp's level, or cut
+    off, was not served whatever the objective; as far as the ramp was held against one of its own, that is known.
+    """
+    owed = {STAYED} if any(one.metric.endswith(PRESENT) for one in objectives) else {STAYED, ALL_THERE}
 
     def missed(block: int, condition: Condition) -> tuple[str, ...] | None:
         cell = matrix.cell(block, arm, condition)
         if cell is None:
             return None
         told = [(one, cell.values.get(one.metric), one.metric in cell.censored - cell.unplaced) for one in objectives]
-        if any(value is None and not censored for _, value, censored in told):
+        lacked = [text for text in missed_of_its_own(matrix, block, arm, condition) or () if text in owed]
+        if not lacked and any(value is None and not censored for _, value, censored in told):
             return None
-        return tuple(one.text for one, value, _ in told if not one.is_met(value))
+        known = [(one, value) for one, value, censored in told if value is not None or censored]
+        return (*(one.text for one, value in known if not one.is_met(value)), *lacked)
 
     return missed
 

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, t_below, t_quantile
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, ratio_bounds, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Row
 from virtoll.analysis.rules import Rule
 from virtoll.analysis.verdicts import EQUIVALENCE, POWER, cost_percent, interval_words
 from virtoll.record.model import Arm
-from virtoll.units import percent
+from virtoll.units import exact_percent
 
 MOST_PERCENT = 1000  # what is more is not told in numbers
 _LARGEST_LOG = math.log(sys.float_info.max)  # of few blocks in a long table the half-width is more
@@ -174,10 +174,11 @@ class Step(Difference):
         """The ratio of ratios; without an interval where a run lacks one."""
         half = math.nan if self.lacks() else self.half_width()
         bounded = math.isfinite(half)
+        low, high = ratio_bounds(self.mean, half)
         return Estimate(
             math.exp(self.mean),
-            math.exp(self.mean - half) if bounded else None,
-            math.exp(self.mean + half) if bounded else None,
+            low if bounded else None,
+            high if bounded else None,
             LEVEL,
             "ratio",
             min(self.before.n, self.after.n),
@@ -284,7 +285,7 @@ def _worded(row: Matched, step: Difference | None, margin: float, p: float, fami
     if step is None:
         return "unsure", f"cannot tell: {row.step.lacks()}"
     if abs(step.mean) + step.half_width(EQUIVALENCE) <= math.log1p(margin):
-        return "same", f"no difference shown (within {percent(margin * 100)} %)"
+        return "same", f"no difference shown (within {exact_percent(margin)} %)"
     cost, low, high = worsening(row.metric, step)
     if not _differs(step, p, family):
         return "unsure", f"cannot tell: from {_way(low)} to {_way(high)}"
@@ -301,8 +302,7 @@ def _way(cost: float) -> str:
 
 def worsening(metric: Metric, step: Difference) -> tuple[float, float, float]:
     """The change as a worsening in per cent, with its 95 % interval."""
-    half = step.half_width()
-    return cost_percent(metric, *(math.exp(step.mean + side) for side in (0.0, -half, half)))
+    return cost_percent(metric, math.exp(step.mean), *ratio_bounds(step.mean, step.half_width()))
 
 
 def _differs(step: Difference, p: float, family: int) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.analysis.conditions import Condition, level_value
+from virtoll.analysis.conditions import Condition, level_label, level_value
 from virtoll.analysis.counterparts import (
     BELIEVES,
     barred,
@@ -237,6 +237,7 @@ class _Pair:
 
     where: str
     end: Any  # the level along a trend's path
+    rest: tuple[str, Condition]  # the metric, and what it was measured under besides
     values: Floats
     barred: str = ""  # why it has no ratio
 
@@ -272,17 +273,34 @@ def _lost(statement: Statement, pairs: list[_Pair], found: list[_Pair]) -> list[
     """Why a mean, or a trend, is not of the conditions that the study asked for."""
     if statement.holds == "mean" and len(found) < len(pairs):
         return [f"measured under {len(found)} of {len(pairs)} conditions"]
-    ends = sorted({pair.end for pair in pairs}) if statement.holds == "trend" else []
+    if statement.holds != "trend":
+        return []
+    ends = sorted({pair.end for pair in pairs})
     missing = [str(end) for end in ends[:1] + ends[-1:] if end not in {pair.end for pair in found}]
-    return [f"nothing was measured at its end: {', '.join(missing)}"] if missing else []
+    if missing:
+        return [f"nothing was measured at its end: {', '.join(missing)}"]
+    asked = [pair for end in _ends(pairs) for pair in end]
+    known = sum((pair.end, pair.rest) in {(each.end, each.rest) for each in found} for pair in asked)
+    return [f"measured under {known} of {len(asked)} conditions at its ends"] if known < len(asked) else []
+
+
+def _ends(pairs: list[_Pair]) -> tuple[list[_Pair], list[_Pair]]:
+    """Those at the first level along a trend and at the last, in one order: all else must be the same at both, or how
+    its conditions differ would pass for what the trend does.
+    """
+    ends = sorted({pair.end for pair in pairs})
+    if len(ends) < 2:
+        return [], []
+    first, last = ({pair.rest: pair for pair in pairs if pair.end == end} for end in (ends[0], ends[-1]))
+    both = [rest for rest in first if rest in last]
+    return [first[rest] for rest in both], [last[rest] for rest in both]
 
 
 def _needed(statement: Statement, pairs: list[_Pair]) -> list[_Pair]:
     """Those whose ratios it is about: of a trend the ends', else all."""
     if statement.holds != "trend":
         return pairs
-    ends = sorted({pair.end for pair in pairs})
-    return [pair for pair in pairs if pair.end in (ends[0], ends[-1])]
+    return [pair for end in _ends(pairs) for pair in end]
 
 
 def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> list[_Pair]:
@@ -300,15 +318,20 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         lower = lowers.get(without(upper, own))
         if over is None or (under is not None and lower is None):
             continue
-        if not (matrix.is_asked(over, upper) and (under is None or lower is None or matrix.is_asked(under, lower))):
+        is_asked = matrix.is_asked(over, upper) and (under is None or lower is None or matrix.is_asked(under, lower))
+        if not (is_asked or metric.startswith(BELIEVES)):  # a belief is the arm's, whichever condition stands for it
             continue
         against = None if under is None or lower is None else (under, lower)
         where = upper.label(tuple(varying) or tuple(p for p in matrix.varying if p in statement.setting))
         if len(statement.metrics) > 1:
             where = ", ".join(part for part in (title_of(matrix, metric), where if varying else "") if part)
-        end = upper.get(statement.by or next(iter(varying), ""))
+        end = upper.get(statement.by)
+        if statement.holds == "trend" and end is None:  # as fast as it goes, say, which has no place along it
+            continue
         both = [(over, upper), *([] if against is None else [against])]
-        pairs.append(_Pair(where, end, _against(matrix, metric, (over, upper), against), barred(matrix, metric, both)))
+        rest = metric, without(upper, {**own, statement.by: None})
+        values = _against(matrix, metric, (over, upper), against)
+        pairs.append(_Pair(where, end, rest, values, barred(matrix, metric, both)))
     return pairs
 
 
@@ -319,12 +342,11 @@ def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tupl
     elif statement.holds != "trend":
         columns = [(pair.where, [pair.values]) for pair in pairs]
     else:
-        ends = sorted({pair.end for pair in pairs})
-        if len(ends) < 2:
+        first, last = _ends(pairs)
+        if not first:
             return []
-        first, last = ([pair for pair in pairs if pair.end == end] for end in (ends[0], ends[-1]))
         growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
-        columns = [(f"{last[0].where} over {first[0].where}", [growth])]
+        columns = [(" over ".join(level_label(statement.by, end[0].end) for end in (last, first)), [growth])]
     means = [(where, pooled(values, rule)) for where, values in columns]
     return [(where, mean) for where, mean in means if mean is not None]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtoll.record.model import BESIDE, PROBE, SERVER, PlannedTrial
-from virtoll.units import format_bit_rate, format_bytes, format_duration
+from virtoll.units import exact_bit_rate, exact_duration, exact_rate, exact_size
 
 INSTRUMENT = "instrument"
 
@@ -84,17 +84,17 @@ _WORDS = {
 
 _ALONE_OR_NOT = {(BESIDE, "none"): "alone", (BESIDE, "others"): "beside the others"}
 _QUANTITIES: dict[str, Callable[[Any], str]] = {
-    "_bytes": format_bytes,
-    "_ns": format_duration,
-    "_bit_per_s": format_bit_rate,
-    "_per_s": lambda rate: f"{rate:g}/s",
+    "_bytes": exact_size,
+    "_ns": exact_duration,
+    "_bit_per_s": exact_bit_rate,
+    "_per_s": exact_rate,
 }
 
 
 def level_label(path: str, level: Any) -> str:
     """One level in words."""
     if path == "load.object_bytes":
-        return format_bytes(level)
+        return exact_size(level)
     if path in (SERVER, PROBE, INSTRUMENT, BESIDE):
         return f"by {level}" if path == INSTRUMENT else _ALONE_OR_NOT.get((path, level), str(level))
     if path in _WORDS:

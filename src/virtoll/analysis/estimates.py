@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 LEVEL = 0.95
 _ROUNDED = 1e-12  # no measurement tells values apart by so little
+_FARTHEST = 700.0  # from 0, on the log scale: beyond lies nothing that is measured, and soon no number
 Floats = npt.NDArray[np.float64]
 
 
@@ -120,15 +121,24 @@ def ratio(log_ratios: Summary, method: str, half: float | None = None) -> Estima
     """Geometric mean ratio with its t interval, or one of another ``half`` width, all on the log scale."""
     half = log_ratios.half_width() if half is None else half
     bounded = math.isfinite(half)
+    low, high = ratio_bounds(log_ratios.mean, half)
     return Estimate(
         math.exp(log_ratios.mean),
-        math.exp(log_ratios.mean - half) if bounded else None,
-        math.exp(log_ratios.mean + half) if bounded else None,
+        low if bounded else None,
+        high if bounded else None,
         LEVEL,
         "ratio",
         log_ratios.n,
         method,
     )
+
+
+def ratio_bounds(mean: float, half: float) -> tuple[float, float]:
+    """The ends of an interval of a log ratio, as ratios. What is known of few values, in a long table or at any time,
+    may be known to within more than there are numbers for.
+    """
+    low, high = (min(max(mean + side, -_FARTHEST), _FARTHEST) for side in (-half, half))
+    return math.exp(low), math.exp(high)
 
 
 def p_difference(summary: Summary) -> float:

@@ -22,7 +22,16 @@ from virtoll.analysis.estimates import Estimate, Floats, summarise
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric, TrialMetrics
-from virtoll.analysis.ratios import Row, Toll, TollTable, family_of, judge_family, noise, over_conditions
+from virtoll.analysis.ratios import (
+    Row,
+    Toll,
+    TollTable,
+    family_of,
+    judge_family,
+    noise,
+    over_conditions,
+    whole_blocks,
+)
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import Arm
 
@@ -182,7 +191,8 @@ def _two(metrics: list[Metric], probe: str) -> list[Metric]:
 
 def loss_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     """Every arm beside every aggressor against the same arm beside the polite neighbour, as one family."""
-    aggressors = [condition for condition in matrix.conditions_of(metric_name) if not is_polite(condition)]
+    exposed = [condition for condition in matrix.conditions_of(metric_name) if condition.get(AGGRESSOR)]
+    aggressors = [condition for condition in exposed if not is_polite(condition)]
     rows = _rows(matrix, metric_name, aggressors, _losses(matrix, metric_name), _zeros(matrix, metric_name))
     floor = loss_floor(matrix, metric_name)
     return _table(matrix, metric_name, [replace(row, floor=floor) for row in rows], margin, _AGAINST)
@@ -201,7 +211,7 @@ def _rows(
     matrix: Matrix, metric_name: str, conditions: Sequence[Condition], logs: Floats, zeros: npt.NDArray[np.bool_]
 ) -> list[Row]:
     """What each arm is judged by under each of ``conditions``; ``zeros``: what has no logarithm."""
-    rows = []
+    rows, ahead = [], int((~whole_blocks(matrix)).sum())
     for a, arm in enumerate(matrix.arms):
         if arm.role == "floor":
             continue
@@ -212,7 +222,7 @@ def _rows(
             else:
                 summary = over_conditions(logs[:, a, c : c + 1])
                 failed = _unanswered_beside_polite(matrix, arm, condition, metric_name)
-                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum()), failed))
+                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum()), failed, ahead=ahead))
     return rows
 
 
@@ -258,11 +268,13 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 
 
 def _beside_polite(matrix: Matrix, figures: Floats) -> Floats:
-    """Array [block, arm, condition] of the figure beside the polite neighbour; nan for the latter itself."""
+    """Array [block, arm, condition] of the figure beside the polite neighbour; nan for the latter itself, and where a
+    victim is alone.
+    """
     beside = np.full_like(figures, np.nan)
     for c, condition in enumerate(matrix.conditions):
         control = _control(condition)
-        if control != condition and control in matrix.conditions:
+        if condition.get(AGGRESSOR) and control != condition and control in matrix.conditions:
             beside[:, :, c] = figures[:, :, matrix.conditions.index(control)]
     return beside
 

@@ -95,6 +95,16 @@ class Matrix:
             known[metric] = tuple(c for c in mine if not probe or self._reports(metric, c))
         return known[metric]
 
+    def may_tell(self, metric: str) -> tuple[Condition, ...]:
+        """The same, and the cases of its probe of which nothing valid is known of any arm: whether those report it,
+        nobody knows.
+        """
+        known = self.conditions_of(metric)
+        return tuple(c for c in self.conditions if c in known or (self._asks(metric, c) and self._is_void(c)))
+
+    def _is_void(self, condition: Condition) -> bool:
+        return not any(self.across(arm, condition) for arm in self.arms)
+
     def _asks(self, metric: str, condition: Condition) -> bool:
         """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
         of = self.metrics[metric]
@@ -137,7 +147,8 @@ class Matrix:
         """The condition in words, by what varies in this run, or among a metric's conditions."""
         if metric is None or not self.metrics[metric].probe:
             return condition.label(self.varying or None)
-        return condition.label(self.varying_of(metric))
+        among = self.conditions_of(metric)
+        return condition.label(_varying(among if condition in among else self.may_tell(metric)))
 
     def values(self, metric: str) -> Floats:
         """Array [block, arm, condition] of a metric; nan where there is no valid value."""

@@ -112,8 +112,8 @@ def _unpickled(bare: bytes) -> Run:
 
 
 def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
-    """Take percentiles away that lack company, of all requests or of a window's: of all trials of an arm under a
-    condition or of none, by the median of their requests.
+    """Take percentiles away that lack company, of all requests or of a window's (by the median of their requests), and
+    a load's own quantities that some trials do not tell: of all trials of an arm under a condition or of none.
 
     In closed loop a slow deployment has fewer requests: were each trial judged by itself, an arm's fast ones would stay
     and its slow ones go (a true ratio of 4.21 was told as 3.79).
@@ -127,6 +127,7 @@ def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
         for label, q in _PERCENTILES:
             if q < 1:
                 _leave_out_of(group, f"latency_{label}_ms", q)
+        _leave_out_where_untold(group)
         windows = [trial for trial in group if OF_A_WINDOW in trial.values or OF_A_WINDOW in trial.censored]
         if windows and not holds_enough([trial.window_requests for trial in windows]):
             for trial in windows:
@@ -146,6 +147,20 @@ def _leave_out_of(group: Sequence[TrialMetrics], name: str, q: float) -> None:
             measured = trial.record.measured
             work = "requests" if measured is None else plural(measured.asked)
             trial.drop(name, f"too few {work}: {_FEW}")
+
+
+def _leave_out_where_untold(group: Sequence[TrialMetrics]) -> None:
+    """Take a load's own quantities away from a group of trials of which some do not tell them: nobody watched there, or
+    viewers stalled, so that too few parts came for a percentile, or a busy server did not say what time it is.
+    """
+    loads = [measured for trial in group if (measured := trial.record.measured) is not None and measured.is_load]
+    for name in dict.fromkeys(f"{load.name}.{key}" for load in loads for key in load.quantities):
+        mine = [trial for trial in group if name not in trial.missing]
+        without = sum(name not in trial.values for trial in mine)
+        if 0 < without < len(mine):
+            why = f"in {without} of {len(mine)} trials it is not known: the others may be the better ones"
+            for trial in mine:
+                trial.drop(name, why)
 
 
 def _asked(trial: TrialMetrics) -> float | None:

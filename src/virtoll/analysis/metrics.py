@@ -7,7 +7,8 @@ of their record, called NAME.KEY. A victim's beside a neighbour has what its wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from virtoll.record.model import (
     INTENSITIES,
     LEVEL,
     LIVED,
+    STAYED,
     WENT_ON,
     Measured,
     TrialRecord,
@@ -54,6 +56,13 @@ class Metric:
     def is_a_loads_own(self) -> bool:
         """Whether it is a quantity of one load's record, rather than of any load's."""
         return not self.probed and self.group not in ("", ISOLATION)
+
+
+def told_apart(metrics: Iterable[Metric]) -> list[Metric]:
+    """These, each under a title of its own: several loads' quantities may be called alike, as goodput is of viewers."""
+    each = list(metrics)
+    count = Counter(metric.title for metric in each)
+    return [replace(m, title=f"{m.title} ({m.group})") if m.group and count[m.title] > 1 else m for m in each]
 
 
 _SERVED_NOTHING = "is of a window in which nothing was served"
@@ -255,6 +264,8 @@ class TrialMetrics:
     def drop(self, name: str, reason: str) -> None:
         """Take back what was noted of a metric, for a reason that is not this trial's own."""
         self.values.pop(name, None)
+        self.spread.pop(name, None)
+        self.parts.pop(name, None)
         self.late_ms.pop(name, None)
         self.censored.discard(name)
         self.unplaced.discard(name)
@@ -264,7 +275,7 @@ class TrialMetrics:
 def _is_owed(check: str) -> bool:
     if BESIDE_IT in check:
         return False
-    return check.endswith((ANSWERED, LIVED)) or check.startswith(CORRECTLY) or check in (WENT_ON, ALL_THERE)
+    return check.endswith((ANSWERED, LIVED)) or check.startswith(CORRECTLY) or check in (WENT_ON, STAYED, ALL_THERE)
 
 
 def metrics_of(run: Run) -> dict[str, Metric]:

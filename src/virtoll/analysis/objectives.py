@@ -74,7 +74,7 @@ def _words(name: str, metric: Metric) -> tuple[str, str, str]:
 
 def held(matrix: Matrix, objective: Objective, arm: Arm) -> Held:
     """The worst of an arm's conditions; *not measured* where the metric was planned in none of them."""
-    conditions = [c for c in matrix.conditions_of(objective.metric) if matrix.is_asked(arm, c)]
+    conditions = [c for c in matrix.may_tell(objective.metric) if matrix.is_asked(arm, c)]
     if not conditions:
         return Held(objective, "not measured", why="the study does not ask it of this arm")
     each = [_under(matrix, objective, arm, condition) for condition in conditions]
@@ -124,7 +124,7 @@ def _by_interval(objective: Objective, condition: Condition, estimate: Estimate)
     assert estimate.low is not None
     assert estimate.high is not None
     is_at_its_end = estimate.value == 0 or (objective.unit == "%" and estimate.value == 100)
-    if estimate.low == estimate.high and not is_at_its_end:
+    if math.isclose(estimate.low, estimate.high) and not is_at_its_end:  # but for what adding them up rounds
         why = "all blocks say the same, which is no measure of chance"
         return Held(objective, "cannot tell", condition, estimate, why, needed=estimate.n + 1)
     good, bad = (estimate.high, estimate.low) if objective.better == "less" else (estimate.low, estimate.high)

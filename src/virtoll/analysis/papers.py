@@ -114,6 +114,13 @@ class Statement(_Data):
         return self
 
     @model_validator(mode="after")
+    def _runs_along(self) -> Statement:
+        """A trend along whatever varies first would be another one where a study varies more."""
+        if self.holds == "trend" and not self.by:
+            raise ValueError(f"the statement {self.quote!r} is a trend along nothing: write by")
+        return self
+
+    @model_validator(mode="after")
     def _weighs_alike(self) -> Statement:
         """A mean takes conditions alike: of several metrics, the one with the most cases would be the mean."""
         if self.holds == "mean" and len(self.metrics) > 1:

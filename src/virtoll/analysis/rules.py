@@ -245,7 +245,7 @@ def rule_of(plan: Plan) -> Rule:
     """The rule in force."""
     hosts = plan.hosts
     if hosts:  # one alone, too: its run is not extended either
-        return OverHosts(tuple(hosts.get(block, "") for block in range(1, plan.blocks + 1)))
+        return OverHosts(tuple(hosts.get(block, "") for block in sorted({trial.block for trial in plan.trials})))
     if isinstance(plan.rule, Decide):
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):

@@ -98,7 +98,7 @@ def by_each_further(matrix: Matrix, metric: str, arm: Arm, path: str = LEVEL) ->
     at = np.array([float(condition.get(path, np.nan)) for condition in matrix.conditions])
     slopes = []
     for block, row in zip(matrix.blocks, values, strict=True):
-        met = [not _missed(matrix, block, arm, condition) for condition in matrix.conditions]
+        met = [not missed_of_its_own(matrix, block, arm, condition) for condition in matrix.conditions]
         known = np.isfinite(row) & np.isfinite(at) & met
         slopes.append(float(np.polyfit(at[known], row[known], 1)[0]) if len(set(at[known])) >= 3 else np.nan)
     if not np.isfinite(slopes).any():
@@ -126,7 +126,7 @@ MissedBy = Callable[[int, Condition], "tuple[str, ...] | None"]
 
 def carried(matrix: Matrix, arm: Arm, levels: Levels) -> list[Carried]:
     """Of each deployment that was held against an objective at these levels, and of which any of them is valid."""
-    return carried_by(matrix, levels, lambda block, at: _missed(matrix, block, arm, at))
+    return carried_by(matrix, levels, lambda block, at: missed_of_its_own(matrix, block, arm, at))
 
 
 def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carried]:
@@ -146,7 +146,7 @@ def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carr
 
 def met_under(matrix: Matrix, arm: Arm) -> set[Condition]:
     """The levels at which an arm met the objective of its ramp, in each block that tells."""
-    told = {c: [_missed(matrix, block, arm, c) for block in matrix.blocks] for c in matrix.conditions}
+    told = {c: [missed_of_its_own(matrix, block, arm, c) for block in matrix.blocks] for c in matrix.conditions}
     return {condition for condition, missed in told.items() if () in missed and not any(missed)}
 
 
@@ -157,8 +157,8 @@ def is_held(matrix: Matrix) -> bool:
     )
 
 
-def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple[str, ...] | None:
-    """What a level missed of the objective; None where nothing is known of it."""
+def missed_of_its_own(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple[str, ...] | None:
+    """What a level missed of the ramp's own objective; None where nothing is known of it."""
     cell = matrix.cell(block, arm, condition)
     measured = None if cell is None else cell.record.measured
     if measured is None or MISSED not in measured.facts:

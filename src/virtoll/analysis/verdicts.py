@@ -27,7 +27,7 @@ from typing import Literal
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, inflation
-from virtoll.units import percent
+from virtoll.units import exact_percent
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
@@ -68,7 +68,7 @@ def judge(
     if lacks := rule.lacks(summary):
         return Verdict("unsure", f"cannot tell yet: {lacks}")
     if abs(summary.mean) + rule.half_width(summary, EQUIVALENCE) <= math.log1p(margin):
-        return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
+        return Verdict("same", f"no difference shown (within {exact_percent(margin)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
     anew = blocks_needed(summary, math.log1p(margin), family)
@@ -121,11 +121,14 @@ def interval_words(value: float, low: float, high: float) -> str:
 
 
 def interval_decimals(value: float, low: float, high: float) -> int:
-    """As many decimals as the interval's width bears, and as it takes to keep one that holds no 0 from showing it."""
-    digits, nearest = decimals(high - low, value), min(abs(low), abs(high))
-    if nearest >= 10**-MOST_DIGITS:
-        while float(f"{nearest:.{digits}f}") == 0:
-            digits += 1
+    """As many decimals as the interval's width bears, and as it takes to keep one that holds no 0, or ends before 100
+    (where nothing would be left), from showing it.
+    """
+    digits, (nearest, farthest) = decimals(high - low, value), sorted((abs(low), abs(high)))
+    while nearest >= 10**-MOST_DIGITS and float(f"{nearest:.{digits}f}") == 0:
+        digits += 1
+    while 100 - farthest >= 10**-MOST_DIGITS and float(f"{farthest:.{digits}f}") == 100:
+        digits += 1
     return digits
 
 

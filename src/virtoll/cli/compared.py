@@ -21,9 +21,9 @@ _STYLES = {"worse": "red", "better": "green", "unsure": "yellow", "missing": "di
 _MOST_LINES = 12  # of what differs
 
 
-def tell(arguments: argparse.Namespace, notes: Sequence[str] = ()) -> int:
-    """Compare two runs, or one's configurations, and tell of it, and of ``notes``; 5 or 6 where a threshold was given
-    and B is worse, or none can tell.
+def tell(arguments: argparse.Namespace, notes: Sequence[str] = (), lacking: Sequence[str] = ()) -> int:
+    """Compare two runs, or one's configurations, and tell of it, of ``notes``, and of what B is ``lacking`` besides; 5
+    or 6 where a threshold was given and B is worse, or none can tell.
     """
     asked: dict[str, Any] = {
         "threshold": arguments.fail_over,
@@ -34,7 +34,7 @@ def tell(arguments: argparse.Namespace, notes: Sequence[str] = ()) -> int:
         compared = confirmed(arguments.before, **asked)
     else:
         compared = compare(arguments.before, arguments.after, **asked)
-    compared = replace(compared, notes=(*notes, *compared.notes))
+    compared = replace(compared, notes=(*notes, *compared.notes), lacking=(*lacking, *compared.lacking))
     if arguments.markdown:
         forms.write(arguments.markdown, forms.markdown(compared).encode())
     if arguments.junit:

@@ -141,7 +141,7 @@ def _run(verbs: Any) -> None:
     )
     verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
-    verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
+    verb.add_argument("--out", type=_path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
     verb.add_argument("--cross-check", action="store_true", help="also measure native with the outside instruments")
     verb.add_argument(
         "--explain", action="store_true", help="also measure what may explain a service's toll, by probes"
@@ -154,7 +154,7 @@ def _run(verbs: Any) -> None:
         metavar="ADDRESS",
         help="have other hosts measure: their scheduler, tls://HOST:8786 (docs/SCALE.md)",
     )
-    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
+    verb.add_argument("--tls", type=_path, metavar="DIR", help=_TLS)
     verb.add_argument("--host", metavar="ADDRESS", help="have this server measure: ssh://[user@]server[:port]")
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
 
@@ -162,14 +162,14 @@ def _run(verbs: Any) -> None:
 def _scheduler(verbs: Any) -> None:
     verb = verbs.add_parser("scheduler", help="where the hosts of a fleet wait for studies, until Ctrl-C")
     verb.add_argument("address", metavar="ADDRESS", help="where it listens, on this machine: tls://HOST:8786")
-    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
+    verb.add_argument("--tls", type=_path, metavar="DIR", help=_TLS)
 
 
 def _worker(verbs: Any) -> None:
     verb = verbs.add_parser("worker", help="let this host measure for others, by a scheduler, until Ctrl-C")
     verb.add_argument("address", metavar="ADDRESS", help="of the scheduler: tls://HOST:8786")
     verb.add_argument("--name", default="", help="what reports call this host (default: its host name)")
-    verb.add_argument("--tls", type=Path, metavar="DIR", help=_TLS)
+    verb.add_argument("--tls", type=_path, metavar="DIR", help=_TLS)
 
 
 def _calibrate(verbs: Any) -> None:
@@ -180,7 +180,7 @@ def _calibrate(verbs: Any) -> None:
     verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2)")
     verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
-    verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/calibration-TIME)")
+    verb.add_argument("--out", type=_path, metavar="DIR", help="run directory (default: runs/calibration-TIME)")
     verb.add_argument("--json", action="store_true", help="progress as JSON lines, and what was found as the last")
 
 
@@ -209,13 +209,13 @@ def _audit(verbs: Any) -> None:
 
 def _report(verbs: Any) -> None:
     verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
-    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("run", type=_path, metavar="RUNDIR", help="a run directory")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _advise(verbs: Any) -> None:
     verb = verbs.add_parser("advise", help="which platform to take, by runs' intervals and by what is needed")
-    verb.add_argument("runs", type=Path, nargs="+", metavar="RUNDIR", help="run directories")
+    verb.add_argument("runs", type=_path, nargs="+", metavar="RUNDIR", help="run directories")
     told = "what must hold under every condition, e.g. 'p99 < 200 ms'; may be given several times"
     verb.add_argument("--objective", action="append", default=[], metavar="TEXT", help=told)
     told = "features, e.g. own-kernel,live-migration (`virtoll list platforms --features`); may be given several times"
@@ -225,9 +225,9 @@ def _advise(verbs: Any) -> None:
 
 def _compare(verbs: Any) -> None:
     verb = verbs.add_parser("compare", help="what changed from one run to another, in ratios to native")
-    verb.add_argument("before", type=Path, metavar="RUN_A", help="a run directory")
+    verb.add_argument("before", type=_path, metavar="RUN_A", help="a run directory")
     told = "a run directory; without it, RUN_A is one that --again has made"
-    verb.add_argument("after", type=Path, nargs="?", metavar="RUN_B", help=told)
+    verb.add_argument("after", type=_path, nargs="?", metavar="RUN_B", help=told)
     verb.add_argument(
         "--fail-over",
         type=_share,
@@ -236,8 +236,8 @@ def _compare(verbs: Any) -> None:
     )
     verb.add_argument("--by-condition", action="store_true", help="a row for each condition, not for all of them")
     verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
-    verb.add_argument("--markdown", type=Path, metavar="FILE", help="also as Markdown, for a merge request")
-    verb.add_argument("--junit", type=Path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
+    verb.add_argument("--markdown", type=_path, metavar="FILE", help="also as Markdown, for a merge request")
+    verb.add_argument("--junit", type=_path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
     verb.add_argument("--json", action="store_true", help=_JSON)
     told = "measure both configurations anew, in the same blocks of one run, and compare by that"
     verb.add_argument("--again", action="store_true", help=told)
@@ -247,33 +247,33 @@ def _compare(verbs: Any) -> None:
     again.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
     again.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
     again.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
-    again.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-again-TIME)")
+    again.add_argument("--out", type=_path, metavar="DIR", help="run directory (default: runs/NAME-again-TIME)")
 
 
 def _history(verbs: Any) -> None:
     verb = verbs.add_parser("history", help="every run under a folder: each arm's ratio to native over time, as a page")
-    verb.add_argument("folder", type=Path, metavar="DIR", help="a folder with run directories in it, or below")
+    verb.add_argument("folder", type=_path, metavar="DIR", help="a folder with run directories in it, or below")
     verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/history.html)")
+    verb.add_argument("--out", type=_path, metavar="FILE", help="the page (default: DIR/history.html)")
     for name, what in (
         ("csv", "CSV"),
         ("parquet", "Parquet"),
         ("openmetrics", "OpenMetrics, with each run's time"),
         ("zabbix", "lines for Zabbix's sender, with each run's time"),
     ):
-        verb.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also as {what}")
+        verb.add_argument(f"--{name}", type=_path, metavar="FILE", help=f"also as {what}")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _export(verbs: Any) -> None:
     verb = verbs.add_parser("export", help="print what a run's instances used, second by second, for Zabbix's sender")
-    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("run", type=_path, metavar="RUNDIR", help="a run directory")
 
 
 def _keep(verbs: Any) -> None:
     verb = verbs.add_parser("keep", help="copy a run small, for a repository: all that reports and verbs compute with")
-    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
-    verb.add_argument("to", type=Path, metavar="DIR", help="a directory that is not there yet")
+    verb.add_argument("run", type=_path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("to", type=_path, metavar="DIR", help="a directory that is not there yet")
 
 
 def _plan(verbs: Any) -> None:
@@ -292,7 +292,7 @@ def _plan(verbs: Any) -> None:
     users.add_argument("--host-cpus", type=_count, metavar="N", help=told)
     users.add_argument("--host-memory", type=_bytes, metavar="SIZE", help="memory of a host: 64GiB (default: the same)")
     told = "a run of `virtoll run density` on such a host: how many idle instances it holds is then a bound, too"
-    users.add_argument("--density", type=Path, metavar="RUNDIR", help=told)
+    users.add_argument("--density", type=_path, metavar="RUNDIR", help=told)
     grid = verb.add_argument_group("of testbed: how many experiments a grid of sliced nodes holds at once")
     for name, what in (
         ("nodes", "nodes of the grid"),
@@ -302,7 +302,7 @@ def _plan(verbs: Any) -> None:
     ):
         grid.add_argument(f"--{name}", type=_count, metavar="N", help=f"{what} (default: {GRID[name]})")
     grid.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
-    grid.add_argument("--out", type=Path, metavar="DIR", help=f"for figure and table (default: {TESTBED_OUT})")
+    grid.add_argument("--out", type=_path, metavar="DIR", help=f"for figure and table (default: {TESTBED_OUT})")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -345,6 +345,12 @@ def _tunable(text: str) -> str:
     if text not in TUNABLE:
         raise argparse.ArgumentTypeError(f"there is no {text!r} to tune, but {', '.join(TUNABLE)}")
     return text
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty word names no file and no folder; is a variable unset?")
+    return Path(text)
 
 
 def _names(text: str) -> list[str]:

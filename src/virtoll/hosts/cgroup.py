@@ -34,6 +34,8 @@ TOP = "virtoll"  # every group of virtoll's lies below this one
 _CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio")
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "io")
 _PERIOD_US = 100_000  # of the CPU quota: the kernel's default, and what `docker --cpus` and LXC use
+_MOST_WEIGHT = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: file, and the kernel's bound
+_MOST_PIDS = 4 * 1024**2  # that a kernel can have, and that it takes for a limit (include/linux/threads.h)
 _ATTEMPTS = 20
 _GRACE_S = 60.0  # for killed processes to leave: a large guest gives its memory back, or comes from its disk
 
@@ -171,8 +173,14 @@ class Cgroup:
 
     def go_first(self) -> None:
         """Of those beside it that want the same CPU let it have that first: it weighs as much as a group can."""
-        file, most = ("cpu.weight", "10000") if self.hierarchies.version == 2 else ("cpu.shares", "262144")
+        file, most = _MOST_WEIGHT[self.hierarchies.version]
         _write(self.directory("cpu") / file, most)
+
+    @property
+    def goes_first(self) -> bool:
+        """Whether it was told to `go_first`."""
+        file, most = _MOST_WEIGHT[self.hierarchies.version]
+        return _lines(self.directory("cpu") / file) == [most]
 
     def add(self, pid: int) -> None:
         """Move a running process in."""
@@ -277,7 +285,7 @@ def limit_files(
             files += [("memory", "memory.limit_in_bytes", str(memory_bytes))]
             files += [("memory", "memory.memsw.limit_in_bytes", str(memory_bytes))]
     if pids is not None:
-        files += [("pids", "pids.max", str(pids))]
+        files += [("pids", "pids.max", str(min(pids, _MOST_PIDS)))]
     return files
 
 
@@ -354,7 +362,7 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
     has just taken back what was handed down to itself: it does so for what none of its units needs (cpuset, io).
     """
     file = parent / "cgroup.subtree_control"
-    missing = sorted(set(controllers) - set(" ".join(_lines(file)).split()))
+    missing = _missing(parent, controllers)
     if not missing:
         return
     try:
@@ -364,11 +372,32 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
             raise
         if error.errno != errno.EBUSY:
             raise _cannot_write(file, " ".join(missing), error) from error
-        raise HostError(
-            "cgroup v2 gives no controllers to the children of a group that holds processes itself",
-            where=str(parent),
-            remedy="move its processes to a child group first; in a container, start it with --cgroupns=host",
-        ) from error
+        raise _holds_processes(parent) from error
+
+
+def expect_handed_down(layout: Hierarchies) -> None:
+    """HostError where no group below the top one could be limited. Changes nothing.
+
+    A container's top one is a group as any other, which may hold processes: only the machine's own has no type.
+    """
+    top = next(iter(layout.mounts.values()))
+    if layout.version == 1 or not (top / "cgroup.type").exists() or not _lines(top / "cgroup.procs"):
+        return
+    if _missing(top, layout.mounts):
+        raise _holds_processes(top)
+
+
+def _holds_processes(parent: Path) -> HostError:
+    return HostError(
+        "cgroup v2 gives no controllers to the children of a group that holds processes itself",
+        where=str(parent),
+        remedy="move its processes to a child group first; in a container, start it with --cgroupns=host",
+    )
+
+
+def _missing(parent: Path, controllers: Iterable[str]) -> list[str]:
+    """What is not handed down to the children of ``parent``."""
+    return sorted(set(controllers) - set(" ".join(_lines(parent / "cgroup.subtree_control")).split()))
 
 
 @contextmanager

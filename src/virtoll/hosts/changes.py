@@ -78,7 +78,9 @@ class Setting:
         """Why it is not put back; "" where it is, is so already, or has gone."""
         if not self._is_of_this_boot():
             return "the machine was booted anew since"
-        return "" if chosen(self.path) in (self.before, self.after, None) else "somebody has changed it since"
+        if (now := chosen(self.path)) is None and self.path.exists():
+            return "it cannot be read (its CPU may be switched off)"
+        return "" if now in (self.before, self.after, None) else "somebody has changed it since"
 
     def _is_of_this_boot(self) -> bool:
         return self.boot in ("", _boot())

@@ -243,7 +243,7 @@ def state_directory() -> Path:
 
     HostError where somebody else can write to it, or a link leads nowhere.
     """
-    return private.without_links(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))
+    return private.without_links(Path(os.environ.get("VIRTOLL_STATE") or private.STATE))
 
 
 def cache_directory() -> Path:
@@ -251,7 +251,7 @@ def cache_directory() -> Path:
 
     HostError where somebody else can write to it, or a link leads nowhere.
     """
-    return private.without_links(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))
+    return private.without_links(Path(os.environ.get("VIRTOLL_CACHE") or private.CACHE))
 
 
 class _InUseError(HostError):

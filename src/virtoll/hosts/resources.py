@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
-from virtoll.hosts import ssh, vzctl
+from virtoll.hosts import proxmox, ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
@@ -118,6 +118,10 @@ RESOURCES: dict[str, Resource] = {
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
     # a container of OpenVZ's, by its id, with its disk and all processes in it
     "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
+    # a container of Proxmox's, by its number and its tag, with its disk and all processes in it
+    "proxmox-ct": Resource(proxmox.is_there, proxmox.remove_container, holds_work=True),
+    # a virtual machine of Proxmox's, likewise
+    "proxmox-vm": Resource(proxmox.is_there, proxmox.remove_machine, holds_work=True),
     # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
     "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
     # a directory tree on a machine that is reached by ssh, with all processes that have their root in it

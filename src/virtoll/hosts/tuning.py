@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +75,13 @@ class Knob(ABC):
 
     def is_in_force(self, where: Path) -> bool:
         """Whether virtoll has tuned it and it all still holds; not after a reboot, or where the command was killed."""
-        changes = self.standing(where)
+        changes = [one for one in self.standing(where) if self._is_to_hold(one)]
         return bool(changes) and all(one.holds() for one in changes) and self._is_whole(changes)
+
+    def _is_to_hold(self, change: Setting | Keeper) -> bool:
+        """Whether it must hold for the knob to be in force."""
+        del change
+        return True
 
     @abstractmethod
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
@@ -110,6 +115,10 @@ class SettingsKnob(Knob):
             return State(now, problem=problem)
         more = f", and {len(changes) - 1} more like it" if len(changes) > 1 else ""
         return State(now, f"set {changes[0].told}{more}" if changes else "")
+
+    def _is_to_hold(self, change: Setting | Keeper) -> bool:
+        """A CPU's that was switched off later (SMT) tells nothing, and is nothing to whoever runs on the others."""
+        return isinstance(change, Setting) and chosen(change.path) is not None
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
         del changes
@@ -171,44 +180,52 @@ class Turbo(SettingsKnob):
         return None if any(self.wanted()) else Problem("no switch here: the hypervisor or the firmware decides it")
 
 
-class HugePages(SettingsKnob):
+class Choice(SettingsKnob):
+    """A knob of one file, which stays as it is where it holds a word that will do."""
+
+    file: ClassVar[str]
+    will_do: ClassVar[Sequence[str]]  # the first is what it is set to otherwise
+
+    @property
+    def path(self) -> Path:
+        """Where it is, if it is there."""
+        return self.root / self.file
+
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """The word that it holds, or the first that will do."""
+        if self.path.exists():
+            now = chosen(self.path) or ""
+            yield self.path, now if now in self.will_do else self.will_do[0]
+
+
+class HugePages(Choice):
     """Transparent huge pages for all who did not ask for them."""
 
     name = "thp"
     summary = "transparent huge pages for those that ask (madvise): no stalls while they are made"
     tuned = "transparent huge pages for those that ask"
-
-    def wanted(self) -> Iterator[tuple[Path, str]]:
-        """The switch, as it is where nobody gets them unasked."""
-        path = self.root / THP
-        if path.exists():
-            now = chosen(path)
-            yield path, now if now in ("madvise", "never") else "madvise"
+    file = THP
+    will_do = ("madvise", "never")
 
     def refusal(self) -> Problem | None:
         """No switch."""
-        return None if any(self.wanted()) else Problem("this kernel has no transparent huge pages")
+        return None if self.path.exists() else Problem("this kernel has no transparent huge pages")
 
 
-class Congestion(SettingsKnob):
+class Congestion(Choice):
     """TCP's congestion control, which namespaces that are made from then on, and containers in them, have too."""
 
     name = "congestion"
     summary = "TCP sends as fast as it may (cubic): one that paces (bbr) has single requests wait for 0.1 s"
     tuned = "TCP congestion control cubic"
-
-    def wanted(self) -> Iterator[tuple[Path, str]]:
-        """As it is, where that waits for nothing by the clock."""
-        path = self.root / CONGESTION
-        if path.exists():
-            now = chosen(path)
-            yield path, now if now in STEADY_CONGESTION else "cubic"
+    file = CONGESTION
+    will_do = STEADY_CONGESTION
 
     def refusal(self) -> Problem | None:
         """No such file, or no cubic."""
-        if not any(self.wanted()):
-            return Problem("is not there", str(self.root / CONGESTION))
-        offered = (self.root / CONGESTION).with_name("tcp_available_congestion_control")
+        if not self.path.exists():
+            return Problem("is not there", str(self.path))
+        offered = self.path.with_name("tcp_available_congestion_control")
         if "cubic" not in (chosen(offered) or "cubic").split():
             return Problem(f"the kernel offers only: {chosen(offered)}", str(offered), "modprobe tcp_cubic")
         return None
@@ -287,10 +304,15 @@ class Awake(Knob):
                 "-c",
                 self._SCRIPT,
             ]  # nice: /proc/stat tells it apart
-            _start(host, ledger, argv, f"keeps CPU {cpu} awake", there)
+            _start(host, ledger, argv, _keeps_awake(cpu), there)
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
-        return sum(isinstance(change, Keeper) for change in changes) == len(os.sched_getaffinity(0))
+        kept = {change.purpose for change in changes if isinstance(change, Keeper)}
+        return kept >= {_keeps_awake(cpu) for cpu in os.sched_getaffinity(0)}
+
+
+def _keeps_awake(cpu: int) -> str:
+    return f"keeps CPU {cpu} awake"
 
 
 def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Confinement | None = None) -> None:

@@ -24,6 +24,7 @@ Json = Mapping[str, Any]
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")  # annotations
 _DEFAULT_REGISTRIES = ("docker.io/library/", "docker.io/", "localhost/")  # what tools put before a user's own names
+_ZSTD = b"\x28\xb5\x2f\xfd"  # its first bytes (RFC 8878, section 3.1.1)
 _MOST_DEPTH = 4  # of an index in an index
 _SHOWN = 20
 
@@ -61,6 +62,7 @@ def find(source: Source, architecture: str) -> Found:
         if source.path.is_dir():
             documents: Documents = Directory(source.path, where)
         elif source.path.is_file():
+            _expect_no_zstd(source.path, where)
             documents = Archive(source.path, where)
         else:
             raise HostError("there is no such image", where=where, remedy="correct image = ... in the study file")
@@ -71,6 +73,14 @@ def find(source: Source, architecture: str) -> Found:
     return found
 
 
+def _expect_no_zstd(path: Path, where: str) -> None:
+    """Its layers may be packed so; an archive as a whole is unpacked by tarfile, which does not know it."""
+    with path.open("rb") as file:
+        if file.read(len(_ZSTD)) == _ZSTD:
+            what = "it is packed by zstd, which archives are not unpacked from here"
+            raise HostError(what, where=where, remedy=f"unpack it (zstd -d {path.name}), or pack it by gzip")
+
+
 def _found(documents: Documents, source: Source, architecture: str) -> Found:
     path = source.path
     if path.is_file() and documents.get("manifest.json") is not None:
@@ -78,6 +88,12 @@ def _found(documents: Documents, source: Source, architecture: str) -> Found:
         data = documents.read(entry.content["Config"])
         config = _mapping(documents, documents.parsed(entry.content["Config"], data), "the configuration")
         return Found("docker-archive", path, _digest(data), config, entry.position)
+    if documents.get("index.json") is None and _is_of_docker_save(documents):
+        raise HostError(
+            "is what docker save writes, unpacked",
+            where=documents.where,
+            remedy=f"pack it again: tar -C {path} -cf {path.name}.tar .",
+        )
     if documents.get("index.json") is None:
         raise HostError(
             "is no image: it holds neither index.json (OCI) nor manifest.json (docker save)",
@@ -87,7 +103,7 @@ def _found(documents: Documents, source: Source, architecture: str) -> Found:
     entry = _chosen(_oci_entries(documents), source)
     descriptor = _resolved(documents, entry.content, architecture)
     text = documents.blob(descriptor.get("digest"))
-    manifest = _mapping(documents, documents.parsed("the manifest", text), "the manifest")
+    manifest = _mapping(documents, documents.unambiguous("the manifest", text), "the manifest")
     config_descriptor = _mapping(documents, manifest.get("config"), "config in the manifest")
     data = documents.blob(config_descriptor.get("digest"))
     return Found(
@@ -98,6 +114,11 @@ def _found(documents: Documents, source: Source, architecture: str) -> Found:
         manifest=descriptor,
         layers=tuple(_mappings(documents, manifest.get("layers"), "layers in the manifest")),
     )
+
+
+def _is_of_docker_save(documents: Documents) -> bool:
+    """Whether it holds a list of images: others', as of `skopeo copy dir:` or a web site, say another thing."""
+    return documents.get("manifest.json") is not None and isinstance(documents.json("manifest.json"), list)
 
 
 def _docker_entries(documents: Documents) -> list[_Entry]:
@@ -155,7 +176,7 @@ def _resolved(documents: Documents, descriptor: Json, architecture: str) -> Json
         if descriptor.get("mediaType") not in _INDEXES:
             return descriptor
         data = documents.blob(descriptor.get("digest"))
-        index = _mapping(documents, documents.parsed("an index", data), "an index")
+        index = _mapping(documents, documents.unambiguous("an index", data), "an index")
         offered = {
             _platform(one): one
             for one in reversed(_mappings(documents, index.get("manifests"), "manifests in an index"))

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from tarfile import HeaderError, ReadError
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from virtoll.errors import HostError
 
@@ -132,17 +132,19 @@ class _Header(tarfile.TarInfo):
 
 
 @contextlib.contextmanager
-def tar_members(source: Path, where: str) -> Iterator[tuple[tarfile.TarFile, Iterator[tarfile.TarInfo]]]:
+def tar_members(
+    source: Path, where: str, *, mode: Literal["r:*", "r:gz"] = "r:*"
+) -> Iterator[tuple[tarfile.TarFile, Iterator[tarfile.TarInfo]]]:
     """A tar archive and its members in the order in which they lie, none of them kept in memory.
 
-    What is compressed by gzip, bzip2 or xz is read as it comes, and so is the rest: only forwards. HostError for what
-    is no tar archive, or a damaged one.
+    What is compressed by gzip, bzip2 or xz is read as it comes, and so is the rest: only forwards. ``mode``: of
+    tarfile; "r:gz" where it must be packed by gzip. HostError for what is no tar archive, or a damaged one.
     """
 
     class Header(_Header):
         extended: ClassVar[list[bytes]] = []
 
-    with reading(where), tarfile.open(name=source, mode="r:*", tarinfo=Header) as archive:
+    with reading(where), tarfile.open(name=source, mode=mode, tarinfo=Header) as archive:
         yield archive, _forwards(archive)
 
 

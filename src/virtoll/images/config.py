@@ -38,6 +38,12 @@ class ImageConfig:
         """The command line; ``command`` replaces the image's. Empty where neither says anything."""
         return (*self.entrypoint, *(self.command if command is None else command))
 
+    @property
+    def runs_as(self) -> str:
+        """``user`` for the agent, which takes no empty word: to Docker ":GROUP" is root's, "USER:" has USER's own."""
+        name, _, group = self.user.partition(":")
+        return ":".join(word for word in (name or "0", group) if word)
+
     def plain(self) -> dict[str, Any]:
         """For a JSON document; `stored` reads it back."""
         return {**vars(self), "ports": [str(port) for port in self.ports]}
@@ -118,13 +124,13 @@ def _account(user: str, rootfs: Path) -> tuple[int, int, tuple[int, ...], str]:
     """
     name, _, group = user.partition(":")
     name = name or "0"
-    accounts = [fields for fields in _table(rootfs, "/etc/passwd") if len(fields) >= 7]
+    accounts = [fields for fields in _table(rootfs, "/etc/passwd") if len(fields) >= 4]  # home and shell may be missing
     column = 2 if name.isdecimal() else 0
     entry = next((one for one in accounts if one[column] == name), None)
     if entry is None and not name.isdecimal():
         raise _unknown("user", name, "/etc/passwd", rootfs)
     uid = _id(entry[2] if entry else name, rootfs)
-    home = (entry[5] if entry else "") or "/"
+    home = (entry[5] if entry and len(entry) > 5 else "") or "/"
     groups = [fields for fields in _table(rootfs, "/etc/group") if len(fields) >= 4]
     if not group:
         gid = _id(entry[3], rootfs) if entry else 0

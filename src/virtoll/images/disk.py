@@ -29,7 +29,9 @@ _BLOCK_BYTES = 4096
 _INODE_BYTES = 256
 _FAST_LINK_BYTES = 60  # a link that leads to a shorter path lies in its inode
 _SMALL_BYTES = 512 * _MIB  # below it ext4 has an inode for every 4 KiB of disk, else for every 16 (mke2fs.conf)
-_SLACK_BYTES = 20 * _MIB  # what ext4 keeps for itself (16 MiB, or 2 %), superblocks, group descriptors, bitmaps
+# What ext4 keeps for itself (16 MiB, or 2 %), superblocks, group descriptors, bitmaps: a share of what it holds and
+# some blocks, and so much at the most.
+_SLACK_SHARE, _SLACK_LEAST_BYTES, _SLACK_BYTES = 40, _MIB // 4, 20 * _MIB
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def _data_bytes(path: str, size_bytes: int) -> int:
 
 def size_bytes(used_bytes: int, inodes: int, free_bytes: int) -> int:
     """Size of a filesystem that holds ``used_bytes`` in ``inodes`` files and leaves ``free_bytes``; whole MiB."""
-    content = used_bytes + free_bytes + _SLACK_BYTES
+    content = used_bytes + free_bytes
+    content += min(content // _SLACK_SHARE + _SLACK_LEAST_BYTES, _SLACK_BYTES)
     total = content + content // 63  # an inode is a 64th of the disk that it is for
     if total < _SMALL_BYTES:
         total = content + content // 15
@@ -108,7 +111,8 @@ def ext4(host: Host, image: Image, free_bytes: int, progress: Callable[[str], No
     identity = str(uuid.UUID(image.digest[:32]))
     options = ["-q", "-F", "-m", "0", "-b", "4096", "-O", "^has_journal", "-L", "root", "-U", identity]
     options += ["-E", f"lazy_itable_init=0,nodiscard,root_owner=0:0,hash_seed={identity}"]
-    recipe = hashlib.sha256(repr((options, free_bytes, _SLACK_BYTES, _SMALL_BYTES)).encode()).hexdigest()[:12]
+    slack = (_SLACK_SHARE, _SLACK_LEAST_BYTES, _SLACK_BYTES)
+    recipe = hashlib.sha256(repr((options, free_bytes, slack, _SMALL_BYTES)).encode()).hexdigest()[:12]
 
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a disk image")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
@@ -36,8 +37,8 @@ class Documents:
         return data
 
     def json(self, path: str) -> Any:
-        """What a document says that must be there."""
-        return self.parsed(path, self.read(path))
+        """What a document says that must be there, in which nobody else reads another thing."""
+        return self.unambiguous(path, self.read(path))
 
     def blob(self, digest: object) -> bytes:
         """The document that a digest stands for."""
@@ -53,6 +54,20 @@ class Documents:
             return strict_json.loads(data)
         except ValueError as error:
             self.refuse(f"{path[:100]} is no JSON: {error}")
+
+    def unambiguous(self, path: str, data: bytes) -> Any:
+        """The same, of what skopeo and umoci read, too: to Go's reader, theirs, "Layers" is "layers", and the last one
+        counts. Of two, what is looked at here would not be what is unpacked.
+        """
+
+        def each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+            if len({name.casefold() for name, _ in members}) < len(members):
+                self.refuse(f"{path[:100]} says one thing twice")
+            return dict(members)
+
+        found = self.parsed(path, data)
+        json.loads(data, object_pairs_hook=each_once)
+        return found
 
     def refuse(self, what: str) -> NoReturn:
         """HostError: this is no image that can be used."""

@@ -289,16 +289,18 @@ def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> li
 
 
 def insmod_order(show_depends: str) -> list[Path]:
-    """Module files, each once, of ``modprobe --show-depends``: ``insmod PATH [OPTIONS]`` or ``builtin NAME`` a line."""
-    words = (line.split() for line in show_depends.splitlines())
-    return list(dict.fromkeys(Path(word[1]) for word in words if word and word[0] == "insmod"))
+    """Module files, each once, of ``modprobe --show-depends``: ``insmod PATH [OPTIONS]`` or ``builtin NAME`` a line.
+
+    The path is that of a cache, too, and may hold blanks.
+    """
+    paths = re.findall(r"^insmod (\S.*?\.ko(?:\.\w+)?)(?: .*)?$", show_depends, re.MULTILINE)
+    return [Path(path) for path in dict.fromkeys(paths)]
 
 
 def _decompressed(module: Path) -> bytes:
     """A module's bytes; Ubuntu compresses them with zstd, others with xz."""
     import gzip
     import lzma
-    import subprocess
 
     data = module.read_bytes()
     match module.suffix:
@@ -307,8 +309,23 @@ def _decompressed(module: Path) -> bytes:
         case ".gz":
             return gzip.decompress(data)
         case ".zst":
-            return subprocess.run(["zstd", "-dc"], input=data, stdout=subprocess.PIPE, check=True).stdout
+            return _without_zstd(data, str(module))
     return data
+
+
+def _without_zstd(data: bytes, where: str) -> bytes:
+    import subprocess
+
+    program = find("zstd")
+    if program is None:
+        what = "zstd is missing, which unpacks the guests' modules"
+        raise HostError(what, where=where, remedy="apt-get install zstd")
+    done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()[:400]
+        remedy = "install that kernel's modules again, or name another kernel"
+        raise HostError(f"it cannot be unpacked: {said}", where=where, remedy=remedy)
+    return done.stdout
 
 
 def initramfs(modules: Iterable[Path], devices: Devices) -> bytes:

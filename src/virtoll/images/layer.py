@@ -7,12 +7,12 @@ file system is made as that one is. The loop device detaches itself when the las
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from virtoll.errors import Problem
+from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.ledger import Ledger, cache_directory, state_directory
 from virtoll.images import disk
 from virtoll.images.base import Image
 
@@ -27,16 +27,26 @@ MOUNT = 'mount -t ext4 -o loop,noinit_itable "$1" "$3"\n'
 # The overlay keeps the layer mounted for itself; its own mount point has done its work.
 _OVERLAY = """
 mkdir "$3/upper" "$3/work"
+[ -O "$4" ] || chown --reference="$4" "$3/upper"
 mount -t overlay -o "lowerdir=$4,upperdir=$3/upper,workdir=$3/work" "$5" "$6"
 umount "$3"
 """
 
+# What parts options, and layers below, in them (mount(8); Linux, Documentation/filesystems/overlayfs.rst).
+_SPECIAL = {"VIRTOLL_CACHE": (cache_directory, ':,\\"'), "VIRTOLL_STATE": (state_directory, ',\\"')}
+
 
 def problems(host: Host) -> list[Problem]:
-    """Why a file cannot be mounted here."""
-    if Path("/dev/loop-control").exists():
-        return []
-    return [Problem("no loop devices: the disk limit cannot be enforced", host.where, "modprobe loop")]
+    """Why a file cannot be mounted here, or an overlay where virtoll keeps what it is made of."""
+    found = []
+    if not Path("/dev/loop-control").exists():
+        found = [Problem("no loop devices: the disk limit cannot be enforced", host.where, "modprobe loop")]
+    for variable, (directory, special) in _SPECIAL.items():
+        with suppress(HostError):  # told elsewhere
+            if any(character in special for character in str(directory())):
+                what = f"{directory()} has a character that an overlay's options cannot hold ({' '.join(special)})"
+                found.append(Problem(what, variable, f"let {variable} name another directory"))
+    return found
 
 
 def script(*parts: str, arguments: tuple[str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ which its id says. It costs one request before the service starts, which no wind
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import platform
@@ -36,6 +37,7 @@ from virtoll.images.unpack import PACKAGES, unpack
 
 RECIPE = 1  # count up when what is done to the user's files changes
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname -m, and what images call it
+_HAS_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # what is met where another thing was seen a moment before
 _SHOWN = 5
 
 
@@ -102,6 +104,7 @@ def build(host: Host, name: str, source: Source, progress: Callable[[str], None]
         entry = rootfs.images_directory() / f"unpacked-{base[:12]}"
         if entry.is_dir():
             contents.verify(entry, "rootfs")
+            rootfs.expect_made_of(entry, "id", identity)
         return cached(entry, make)
 
     return rootfs.with_own_files(host, name, base, unpacked, progress)
@@ -117,7 +120,12 @@ def image_of(name: str, source: Source) -> Image:
 def _identified(source: Source) -> tuple[str, archive.Found | None]:
     """What tells an image from others: its id, and where it lies in the source; of a directory all that it holds."""
     if source.kind == "dir":
-        return tree.digest(source.path, str(source)), None
+        try:
+            return tree.digest(source.path, str(source)), None
+        except OSError as error:
+            if error.errno not in _HAS_GONE:
+                raise
+            raise _was_changed(source) from error
     found = archive.find(source, _architecture())
     return found.id, found
 
@@ -146,8 +154,9 @@ def _copy(host: Host, source: Source, target: Path, identity: str) -> None:
     target.mkdir()
     host.run(["cp", "--archive", "--one-file-system", f"{source.path}/.", str(target)], timeout_s=1800)
     if tree.digest(target, str(source)) != identity:
-        raise HostError(
-            "it was changed while it was read",
-            where=str(source),
-            remedy="wait until nobody writes to it, and run again",
-        )
+        raise _was_changed(source)
+
+
+def _was_changed(source: Source) -> HostError:
+    remedy = "wait until nobody writes to it, and run again"
+    return HostError("it was changed while it was read", where=str(source), remedy=remedy)

@@ -106,6 +106,7 @@ def with_own_files(
         private.make(cache_directory(), "images")
         if image.directory.is_dir():
             contents.verify(image.directory, "rootfs")
+            expect_made_of(image.directory, "digest", image.digest)
         else:
             entry = base()
             progress(f"image {name}: adding the agent")
@@ -121,8 +122,24 @@ def with_own_files(
 
 def manifest(image: Image) -> dict[str, Any]:
     """What an image was made from and what is in it: ``versions`` maps each Debian package to its version."""
-    found: dict[str, Any] = json.loads((image.directory / MANIFEST).read_text(encoding="utf-8"))
+    return _manifest_of(image.directory)
+
+
+def _manifest_of(entry: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
     return found
+
+
+def expect_made_of(entry: Path, key: str, value: str) -> None:
+    """HostError where a cache entry is another image's. Its name has twelve digits, and who makes an image to be given
+    away can try as many as it takes (2^48) until it would lie where somebody else's does.
+    """
+    if _manifest_of(entry).get(key) != value:
+        raise HostError(
+            "another image lies where this one would, by its digest's first twelve digits",
+            where=str(entry),
+            remedy=f"do not use the other one, if it is a stranger's; rm -r {entry}, and the next run builds it anew",
+        )
 
 
 def _finished(name: str, base_digest: str, own: Mapping[str, Any]) -> Image:

@@ -76,6 +76,7 @@ def digest(root: Path, where: str) -> str:
     Times are not in it, nor what `make_fit` would replace. HostError when there is too much of it.
     """
     whole, bounds = hashlib.sha256(), Bounds(where)
+    root = Path(os.path.realpath(root))  # a study may name a link to it, below which there is nothing
     for path, state in _walk(root):
         shown = str(path.relative_to(root))
         bounds.count(shown, state.st_size if stat.S_ISREG(state.st_mode) else 0)

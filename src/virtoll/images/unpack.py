@@ -37,6 +37,9 @@ _COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
+# How all layers are packed that skopeo has copied, and umoci reads. One that only begins so, as one of no packing may,
+# is left as it is: to us it would be another archive than to umoci, which goes by the name alone.
+_GZIP = ".tar+gzip"
 _WHITEOUTS_OF_NO_NAME = (".wh.", ".wh..", ".wh...")  # ".wh." and a name: umoci 0.4.7 follows ".." out
 _ALONE = ("unshare", "--net", "--")
 
@@ -64,7 +67,8 @@ def unpack(host: Host, found: Found, work: Path, rootfs: Path, where: str) -> No
     command = ["skopeo", "--insecure-policy", "--tmpdir", str(work), "copy", "--quiet", "--format", "oci"]
     command += ["--dest-compress", "--dest-compress-format", "gzip", "--dest-compress-level", "1"]  # umoci's only one
     _run(host, [*command, _named(found, work, where), f"oci:{layout}:{_TAG}"], where)
-    _expect_room(_measured(layout, where), rootfs.parent, where)
+    manifest = _copied(layout, found, where)
+    _expect_room(_measured(layout, manifest, where), rootfs.parent, where)
     rootfs.mkdir()
     _run(host, ["umoci", "raw", "unpack", "--image", f"{layout}:{_TAG}", str(rootfs)], where)
     Bounds(where).count_tree(rootfs)  # as another reader has it than counted before
@@ -123,16 +127,33 @@ def _extract(found: Found, chosen: Path, where: str) -> None:
                     shutil.copyfileobj(file, blob, _COPY_BYTES)
 
 
-def _measured(layout: Path, where: str) -> Bounds:
+def _copied(layout: Path, found: Found, where: str) -> Json:
+    """The manifest of skopeo's copy. HostError where that is of other layers than the image's id stands for: of two
+    files of one name in an archive skopeo takes the first, and whatever a link leads to.
+    """
+    documents = Directory(layout, where)
+    manifest: Json = documents.json(blob_path(documents.json("index.json")["manifests"][0]["digest"], where))
+    config = documents.read(blob_path(manifest["config"]["digest"], where))
+    if _layers_of(documents.parsed("the configuration", config)) != _layers_of(found.config):
+        documents.refuse("it holds two configurations, or two manifests, under one name")
+    return manifest
+
+
+def _layers_of(config: Json) -> Any:
+    """The digests of the unpacked layers: umoci compares each with what it unpacks."""
+    root = config.get("rootfs")
+    return (root.get("diff_ids") if isinstance(root, dict) else None) or []
+
+
+def _measured(layout: Path, manifest: Json, where: str) -> Bounds:
     """What the layers unpack to, at most: a later layer may remove or replace what an earlier one holds."""
     bounds = Bounds(where)
-    documents = Directory(layout, where)
-    descriptor: Json = documents.json("index.json")["manifests"][0]
-    for layer in documents.json(blob_path(descriptor["digest"], where)).get("layers") or ():
-        with tar_members(layout / blob_path(layer["digest"], where), f"{where}, layer {layer['digest']}") as (
-            archive,
-            members,
-        ):
+    for layer in manifest.get("layers") or ():
+        place = f"{where}, layer {layer['digest']}"
+        if not str(layer.get("mediaType")).endswith(_GZIP):
+            what = "it is packed otherwise than it says"
+            raise HostError(what, where=place, remedy="build the image again; a stranger's: do not use it")
+        with tar_members(layout / blob_path(layer["digest"], where), place, mode="r:gz") as (archive, members):
             for member in members:
                 bounds.count_member(archive, member)
                 names = (member.name, *(member.pax_headers.get(name, "") for name in NAMES))

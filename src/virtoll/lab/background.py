@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.cgroup import Cgroup, hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 
@@ -28,30 +28,48 @@ wait
 
 
 @contextmanager
-def hogs(lab: Lab, count: int, cpus: frozenset[int]) -> Iterator[Cgroup | None]:
+def hogs(lab: Lab, count: int, cpus: frozenset[int], instance: str = "") -> Iterator[Cgroup | None]:
     """``count`` processes that compute for ever on the instance's ``cpus``, as `stress --cpu` does beside the service.
 
     They run outside the instance, at the default priority. Their cgroup weighs as much as ``count`` ordinary ones,
     so that each hog competes with the whole instance as one process does with another, on every platform alike:
-    a guest is one cgroup to the scheduler, however many processes or threads it is made of.
+    a guest is one cgroup to the scheduler, however many processes or threads it is made of. Where the ``instance``
+    (its cgroup) weighs as much as one can (`Cgroup.go_first`), each hog has a cgroup of its own that does.
 
-    Yields their cgroup (None for no hogs). TrialError when they do not start, or not all live to the end.
+    Yields their cgroup, the first of several (None for no hogs). TrialError when they do not start, or not all live to
+    the end.
     """
     if not 0 <= count <= _MOST:
         raise ValueError(f"{count} hogs: from 0 to {_MOST}")
     if count == 0:
         yield None
         return
-    with owned(lab.ledger, f"{lab.cgroup}/background", cpus=cpus) as group:
-        _weigh(group, count)
+    first = bool(instance) and Cgroup(instance, hierarchies()).goes_first
+    names = [(f"background{number}", 1) for number in range(count)] if first else [("background", count)]
+    with ExitStack() as stack:
+        with ExitStack() as begin:
+            crowds = [(stack.enter_context(_crowd(lab, name, size, cpus, begin)), size) for name, size in names]
+            for group, size in crowds:
+                if first:
+                    group.go_first()
+                else:
+                    _weigh(group, size)
+                _await_hogs(group, size)
+        yield crowds[0][0]
+        for group, size in crowds:
+            _expect_hogs(group, size)
+
+
+@contextmanager
+def _crowd(lab: Lab, name: str, count: int, cpus: frozenset[int], begin: ExitStack) -> Iterator[Cgroup]:
+    """The cgroup of so many hogs, which compute when ``begin`` is closed."""
+    with owned(lab.ledger, f"{lab.cgroup}/{name}", cpus=cpus) as group:
         command = ["sh", "-c", SCRIPT, "sh", str(count)]
         process = lab.host.spawn(command, stdin=subprocess.PIPE, confinement=Confinement(group.procs))
-        assert process.stdin is not None
         try:
-            with process.stdin:
-                _await_hogs(group, count)
+            assert process.stdin is not None
+            begin.enter_context(process.stdin)
             yield group
-            _expect_hogs(group, count)
         finally:
             end_session(process)
 

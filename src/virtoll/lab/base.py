@@ -41,6 +41,10 @@ def endpoint_address(slot: int) -> str:
     return SUT_GENERATOR_SIDE_ADDRESS if slot == 0 else f"198.19.1.{slot}"
 
 
+class NoRoomError(HostError):
+    """A lab has an address for so many instances at a time and no more, however many the host would carry."""
+
+
 @dataclass(frozen=True)
 class CpuPlan:
     """Which CPUs of the host do what. Generator and origin never share a CPU with the instance."""
@@ -101,7 +105,7 @@ class Lab:
 
     def __post_init__(self) -> None:
         if not 0 <= self.slot < SLOTS:
-            raise HostError(
+            raise NoRoomError(
                 f"no room for instance number {self.slot}: a lab has addresses for {SLOTS} at a time",
                 where=f"the lab of run {self.run_tag}",
                 remedy=f"deploy at most {SLOTS} instances at a time",

@@ -35,6 +35,7 @@ sys.stdout.buffer.write(got[:most])
 
 LOCAL_PORTS = range(1024, 65536)  # of a client's own: one for each connection to a server
 _GET_S = 30.0
+_EXCHANGE_S = 90.0  # all of it: each wait in it has 30 s
 # Groups below the lab's: of a load's own programs, and of what stands behind the service.
 LOAD, ORIGIN = "load", "origin"
 SAID = "load.txt"  # in a client's directory: what a load's programs printed
@@ -82,7 +83,7 @@ class Client:
         argv = [sys.executable, "-I", "-S", "-c", _EXCHANGE, offer.address, str(offer.port), protocol, str(most_bytes)]
         where = f"{offer.kind} at {offer.address}:{offer.port}"
         try:
-            done = self.host.run(argv, stdin=sent, check=False, timeout_s=90, confinement=self.confinement)
+            done = self.host.run(argv, stdin=sent, check=False, timeout_s=_EXCHANGE_S, confinement=self.confinement)
         except CommandError as error:
             raise TrialError(f"no whole answer: {error.problem.what}", where=where) from error
         if done.returncode != 0:

@@ -23,8 +23,9 @@ def cpu_plan(host: Host, vcpus: int, far_vcpus: int = 1) -> CpuPlan:
     """Share out the CPUs that this process may use. HostError where none would be left for generator and origin.
 
     The instance takes whole cores from the end (CPU 0 has the most interrupts), so that no hardware thread of its
-    cores serves anybody else unless there are no other cores. Generator and origin part ways where two CPUs are left
-    beyond the ``far_vcpus`` that instances on the generator's side need (`virtoll.lab.slices`).
+    cores serves anybody else unless there are no other cores; and of one socket, as far as they reach. Generator and
+    origin part ways, in whole cores where two are left, else where two CPUs are beyond the ``far_vcpus`` that instances
+    on the generator's side need (`virtoll.lab.slices`).
     """
     # Not Cpus_allowed_list of /proc/self/status: it holds those, too, that may be plugged into a virtual machine later,
     # and threads of cores whose SMT is off. A group of version 2 that is given such a CPU alone runs on all.
@@ -44,13 +45,28 @@ def cpu_plan(host: Host, vcpus: int, far_vcpus: int = 1) -> CpuPlan:
     instance = instance[:vcpus]
     others = [cpu for core in cores for cpu in core]
     others += spare if len(others) < far_vcpus else []
-    half = max((len(others) + 1) // 2, far_vcpus)
-    generator, origin = others[:half], others[half:] or others
+    generator = _share(cores, others, max((len(others) + 1) // 2, far_vcpus))
+    origin = [cpu for cpu in others if cpu not in generator] or others
     return CpuPlan(frozenset(instance), frozenset(generator), frozenset(origin))
 
 
+def _share(cores: list[list[int]], cpus: list[int], least: int) -> list[int]:
+    """At least so many of the CPUs, in whole cores where some are left then: of a core's threads, one slows another.
+
+    The cores are taken as they lie, or those with most threads first, lest one of the few be left that fits beside none
+    of the others: whichever takes less beyond ``least``.
+    """
+    fitting = []
+    for ordered in (cores, sorted(cores, key=len, reverse=True)):
+        whole: list[int] = []
+        for core in ordered:
+            whole += core if len(whole) < least else []
+        fitting += [whole] if least <= len(whole) < len(cpus) else []
+    return min(fitting, key=len, default=cpus[:least])
+
+
 def _cores(host: Host, allowed: list[int]) -> list[list[int]]:
-    """The allowed CPUs, grouped by physical core; each its own core where the kernel does not tell."""
+    """The allowed CPUs by physical core, socket by socket; each is its own core where the kernel does not tell."""
     cores: dict[frozenset[int], list[int]] = {}
     for cpu in allowed:
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -59,4 +75,12 @@ def _cores(host: Host, allowed: list[int]) -> list[list[int]]:
         except HostError:
             siblings = frozenset({cpu})
         cores.setdefault(siblings, []).append(cpu)
-    return list(cores.values())
+    return sorted(cores.values(), key=lambda core: _socket(host, core[0]))
+
+
+def _socket(host: Host, cpu: int) -> int:
+    """The socket that it is in, whose memory is nearest: many servers number their CPUs by turns. 0: nobody tells."""
+    try:
+        return int(host.read(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id")))
+    except (HostError, ValueError):
+        return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.cgroup import expect_handed_down, hierarchies
 from virtoll.hosts.programs import apparmor_strips, find
 from virtoll.lab.cpus import parse_cpu_list
 
@@ -47,6 +47,7 @@ def check(host: Host) -> list[Problem]:
         layout = hierarchies()
         for controller in _NEEDED:
             layout.directory(controller, "")
+        expect_handed_down(layout)
     except HostError as error:
         problems.append(error.problem)
     ours = os.sched_getaffinity(0)

@@ -21,7 +21,8 @@ class LinkShape:
     """The line between generator and SUT, each direction by itself; None leaves the veth as it is. Of several
     generators each has such a line of its own.
 
-    ``delay_ns`` is one way: a round trip takes twice as long. ``loss_percent`` of the packets vanish at random.
+    ``delay_ns`` is one way: a round trip takes twice as long. ``loss_percent`` of the packets vanish at random; what a
+    sender leaves to be cut into segments later (TCP's up to 64 KiB, where it does) is one packet here, lost as a whole.
     """
 
     rate_bit_per_s: int | None = within(None, least=1)

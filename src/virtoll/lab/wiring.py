@@ -84,8 +84,9 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: i
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
         lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
-        generator = stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
-        generator.go_first()  # else what has come waits until the origin, where it shares the CPU, has had its turn
+        # Else what has come waits until the origin, where it shares the CPU, has had its turn, and so does a sample.
+        for name in ("generator", "monitor"):
+            stack.enter_context(owned(ledger, f"{lab.cgroup}/{name}", cpus=cpus.generator)).go_first()
         yield lab
 
 

@@ -31,6 +31,7 @@ class AbLoad(HttpTool):
 
     name: ClassVar[str] = "ab"
     summary: ClassVar[str] = "ab: to compare with others' ApacheBench figures; closed loop, R requests"
+    percentiles: ClassVar[tuple[str, ...]] = ("p50", "p90", "p99")  # of whole percents, among others
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 
@@ -65,7 +66,8 @@ def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) ->
 
     ab counts a failed request as complete, and a broken one (with -r) also as too short, sometimes as broken twice.
     So what is broken is taken off what is too short, and never exceeds what was asked; so are errors, which mostly have
-    another length. Its own idea of the right length is the first answer's; if that is not the object's, all are wrong.
+    another length. Its own idea of the right length is the first answer's; if that is not the object's, all are wrong,
+    but where that was an error's and all bytes are those of as many errors, and of the others as they should be.
     """
     text = output.stdout
     elapsed = re.search(r"Time taken for tests:\s+([\d.]+) seconds", text)
@@ -83,13 +85,16 @@ def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSetti
     connect, receive, length, exceptions = (int(count) for count in kinds.groups()) if kinds else (0, 0, 0, 0)
     reset = min(complete - connect, receive + exceptions)
     status = _count(text, "Non-2xx responses")
-    length = max(0, length - connect - reset - status)
-    if not status and _count(text, "Document Length") != settings.length_bytes and settings.length_bytes is not None:
-        length = complete - connect - reset
+    others, body_bytes = max(0, length - connect - reset), _count(text, "HTML transferred")
+    length = max(0, others - status)
+    first_bytes, right_bytes = _count(text, "Document Length"), settings.length_bytes
+    if right_bytes is not None and first_bytes != right_bytes:
+        were_errors = complete - connect - reset - others == status
+        are_right = were_errors and body_bytes == status * first_bytes + others * right_bytes
+        length = 0 if are_right else max(0, complete - connect - reset - status)
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
     completed = max(0, complete - sum(failures.values()))
     asked = outside.events(settings.requests, complete, completed, failures, _percentiles(percentiles_csv))
-    body_bytes = _count(text, "HTML transferred")
     return outside.measurement(named(text), output, duration_ns, asked, body_bytes=body_bytes)
 
 

@@ -98,6 +98,8 @@ class Load(Part):
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
     begins_at_a_time: ClassVar[bool] = True  # its windows can: see `Session.measure`
     tells_percentiles: ClassVar[bool] = True  # of the latency of what it asks for one by one
+    percentiles: ClassVar[tuple[str, ...]] = ()  # those that it tells alone ("p99"); (): any
+    from_due: ClassVar[tuple[str, ...]] = ()  # of its quantities, latencies that run from when each was due (open loop)
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
     generator: ClassVar[str] = ""  # the program of virtoll's own that it runs (virtoll.binaries)
@@ -129,9 +131,10 @@ class Load(Part):
         """The largest intensity that its generator, of so many CPUs, can be asked for on this machine at all."""
         return math.inf
 
-    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
-        """How many of a generator's ``cpus`` it can use at most at an ``intensity`` (None: its own), by its threads,
-        which have equal shares of the work: it has headroom among these alone. None: one, and nobody knows of more.
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:  # noqa: ARG002
+        """How many of a generator's ``cpus`` it can use at most at an ``intensity`` (None: its own), by its threads:
+        as many as it uses when the one with the largest share of the work is at its end. It has headroom among these
+        alone. None: one, and nobody knows of more.
         """
         return max(1, cpus)
 
@@ -141,6 +144,11 @@ class Load(Part):
         None: they are as long as the study says.
         """
         return None
+
+    @property
+    def tells_failures(self) -> bool:
+        """Whether it tells how many failed of what it asks for one by one."""
+        return True
 
     @property
     def unsearched(self) -> str:
@@ -244,6 +252,14 @@ def at_intensity(settings: Any, loop: str, intensity: float | None, users: str) 
     if intensity is None:
         return settings
     return replace(settings, **({"rate_per_s": intensity} if loop == "open" else {users: round(intensity)}))
+
+
+def cpus_of_users(users: int, cpus: int) -> float:
+    """The CPUs that threads, one for each, use when one of them is at its end, where each user is one thread's, and one
+    has as much to do as another: 4 users on 3 CPUs are 2 and 1 and 1, and when the first has no more these have half.
+    """
+    users, threads = max(1, users), max(1, cpus)
+    return users / math.ceil(users / threads)
 
 
 def shares(whole: int, parts: int) -> list[int]:

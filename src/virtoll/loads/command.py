@@ -50,6 +50,7 @@ class CommandLoad(ProgramLoad):
     name: ClassVar[str] = "command"
     summary: ClassVar[str] = "any program of yours or Debian's, when no load here speaks your service's protocol"
     takes: ClassVar[tuple[type[Offer], ...]] = (Offer,)
+    tells_percentiles: ClassVar[bool] = False  # but for its quantities
     Settings: ClassVar[type[CommandSettings]] = CommandSettings
     settings: CommandSettings
 
@@ -57,6 +58,11 @@ class CommandLoad(ProgramLoad):
     def unit(self) -> str:
         """As ``work`` names it."""
         return self.settings.work.unit or "unit"
+
+    @property
+    def tells_failures(self) -> bool:
+        """Where the study says how they are read."""
+        return self.settings.failed is not None
 
     @property
     def programs(self) -> Wanted:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from virtoll import __version__
 from virtoll.loads.base import Bulk, Histogram, Measurement, histogram, late, latest_ns
-from virtoll.record.model import DROPPED, SENDS, SENDS_LATE, WAKES, WAKES_LATE, Events, Quantity, Window
+from virtoll.record.model import DROPPED, JOINED, SENDS, SENDS_LATE, STAY, WAKES, WAKES_LATE, Events, Quantity, Window
 
 WEBCAM: Final = "webcam"  # those who send
 DESKTOP: Final = "desktop"
-JOIN, STAY = "join", "stay"  # to come in; and to be there until one is asked to leave
+JOIN = "join"  # to come in; to be there until one is asked to leave is STAY
 _UNFINISHED = "unfinished"  # a join that was under way at the window's end
 
 QUANTITIES = {
@@ -81,7 +81,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
             "stalls": totals["freezes"],
             "body_bytes": sum(each["media_bytes"] for each in received.values()),
             "joined_at_start": window["joined_at_start"],
-            "joined_at_end": window["joined_at_end"],
+            JOINED: window["joined_at_end"],
             "again": joins["again"],
             "frames_sent": frames,
             "key_frames_sent": sum(each["key_frames"] for each in sent),

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
 from virtoll.loads.base import Intensity
 from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
 from virtoll.loads.reading import finite
@@ -58,6 +60,14 @@ class Dnsperf(ProgramLoad):
             "latency_mean_ms": Quantity("Latency of a query, mean (of lost ones their time-out)", "ms", "less"),
             "latency_stddev_ms": Quantity("Latency of a query, standard deviation", "ms", None),
         }
+
+    def check(self, host: Host) -> list[Problem]:
+        """That it can be asked for the rate."""
+        rate_per_s = float(self.settings.rate_per_s)
+        if self.loop == "closed" or rate_per_s.is_integer():
+            return super().check(host)
+        what = f"dnsperf takes whole rates alone, and {rate_per_s:g} is none"
+        return [*super().check(host), Problem(what, "[load] rate", f"write rate = {math.ceil(rate_per_s)}")]
 
     def files(self, settings: DnsperfSettings, offer: Offer) -> Mapping[str, bytes]:
         """Its list of queries."""

@@ -13,9 +13,9 @@ from typing import Final
 from virtoll.errors import TrialError
 from virtoll.loads.base import Bulk, Histogram, Measurement
 from virtoll.loads.bbb_api import Answer, Refused, UnansweredError, is_gone
-from virtoll.record.model import COVERAGE, LATE_NS, Events, Quantity, Window
+from virtoll.record.model import COVERAGE, LATE_NS, STAY, Events, Quantity, Window
 
-JOIN, STAY = "join", "stay"
+JOIN: Final = "join"
 LOOK_S: Final = 0.25  # between two looks: what a join's time is known to
 _HOLDS_NS = 2 * 10**9  # how long a look tells of, where none follows
 _NAMES = {  # of the server's own counts: as a window calls them, and as the answer does

@@ -22,6 +22,7 @@ from virtoll.loads.base import (
     Measurement,
     Session,
     at_intensity,
+    cpus_of_users,
     histogram,
     late,
     latest_ns,
@@ -98,9 +99,10 @@ class NativeLoad(Load):
         """Users: as many as may have a connection each, by the files that may be open and by its ports."""
         return math.inf if self.loop == "open" else most_connected(1, cpus)
 
-    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:
-        """A thread for each, but no more than connections."""
-        return _threads(cpus, at_intensity(self.settings, self.loop, intensity, users="connections"))
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
+        """A thread for each, but no more than connections; in open loop each has an equal part of the rate."""
+        settings = at_intensity(self.settings, self.loop, intensity, users="connections")
+        return _threads(cpus, settings) if self.loop == "open" else cpus_of_users(settings.connections, cpus)
 
     def undivided(self, parts: int) -> str:
         """What would not be the same load, or none for some of them."""

@@ -23,7 +23,7 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
 from virtoll.loads import browser, sights
-from virtoll.loads.base import Intensity, Load, Measurement, Session, where_untold
+from virtoll.loads.base import Intensity, Load, Measurement, Session, cpus_of_users, where_untold
 from virtoll.loads.conference import AUDIO, DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, ahead_s, conversing
 from virtoll.loads.watchers import Chromium, Watchers, started
@@ -120,6 +120,13 @@ class ParticipantsLoad(Load):
     def unsearched(self) -> str:
         """A ramp says itself which levels it has."""
         return "a ramp has the levels that it is given" if self.settings.levels else ""
+
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
+        """Of its threads, one for each CPU, those that have a participant (of a ramp at its end); with browsers all."""
+        if self.settings.browsers:
+            return max(1, cpus)
+        own = max(self.levels, default=self.settings.participants)
+        return cpus_of_users(own if intensity is None else round(intensity), cpus)
 
     @property
     def levels(self) -> tuple[int, ...]:

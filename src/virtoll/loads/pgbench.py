@@ -30,6 +30,8 @@ class Pgbench(ProgramLoad):
     name: ClassVar[str] = "pgbench"
     summary: ClassVar[str] = "pgbench: for PostgreSQL, transactions that write or reads alone; closed or open loop"
     takes: ClassVar[tuple[type[Offer], ...]] = (Postgres,)
+    tells_percentiles: ClassVar[bool] = False
+    from_due: ClassVar[tuple[str, ...]] = ("latency_mean_ms",)
     packages: ClassVar[tuple[str, ...]] = ("postgresql-15",)
     Settings: ClassVar[type[PgbenchSettings]] = PgbenchSettings
     settings: PgbenchSettings
@@ -39,7 +41,7 @@ class Pgbench(ProgramLoad):
         """A transaction."""
         return "transaction"
 
-    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:  # noqa: ARG002
         """Its one thread's."""
         return _THREADS
 

@@ -71,7 +71,7 @@ class ProgramLoad(Load):
         loop: Literal["closed", "open"] = self.settings.loop
         return loop
 
-    def usable_cpus(self, cpus: int, intensity: float | None = None) -> int | None:  # noqa: ARG002
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:  # noqa: ARG002
         """What a program makes of its threads is its own affair."""
         return 1 if cpus <= 1 else None
 

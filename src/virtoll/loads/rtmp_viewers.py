@@ -34,6 +34,7 @@ class RtmpViewersLoad(ViewingLoad):
     summary: ClassVar[str] = "viewers of an RTMP stream, on demand or live: start-up, stalls, age; timestamps checked"
     takes: ClassVar[tuple[type[Offer], ...]] = (Rtmp,)
     own: ClassVar[str] = "stream"
+    publishes_where: ClassVar[str] = "live"
     Settings: ClassVar[type[RtmpViewersSettings]] = RtmpViewersSettings
     settings: RtmpViewersSettings
 

@@ -49,6 +49,7 @@ class RtspViewersLoad(ViewingLoad):
     summary: ClassVar[str] = "viewers over RTSP (RTP by TCP or UDP): start-up, stalls, loss, reordering, jitter"
     takes: ClassVar[tuple[type[Offer], ...]] = (Rtsp,)
     own: ClassVar[str] = "path"
+    publishes_where: ClassVar[str] = "published"
     Settings: ClassVar[type[RtspViewersSettings]] = RtspViewersSettings
     settings: RtspViewersSettings
 

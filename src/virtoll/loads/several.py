@@ -108,7 +108,7 @@ def together(
     measurements: Sequence[Measurement],
     cpus: Sequence[frozenset[int]],
     intensity: float | None,
-    usable: Sequence[int | None] = (),
+    usable: Sequence[float | None] = (),
 ) -> Measurement:
     """One measurement of what each generator measured in the same window. TrialError where that was not the same."""
     windows = [each.window for each in measurements]
@@ -136,7 +136,7 @@ def _asked_ns(windows: Sequence[Window]) -> int | None:
 
 
 def _sum(
-    windows: Sequence[Window], cpus: Sequence[frozenset[int]], usable: Sequence[int | None], intensity: float | None
+    windows: Sequence[Window], cpus: Sequence[frozenset[int]], usable: Sequence[float | None], intensity: float | None
 ) -> Window:
     """What was done in a window by all; what one of them does not tell is not known of all."""
     first = windows[0]

@@ -20,7 +20,18 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.open_files import too_many
 from virtoll.lab.client import Client, most_connected
-from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns, where_untold
+from virtoll.loads.base import (
+    Bulk,
+    Intensity,
+    Load,
+    Measurement,
+    Session,
+    cpus_of_users,
+    histogram,
+    late,
+    latest_ns,
+    where_untold,
+)
 from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
 from virtoll.record.model import (
@@ -94,6 +105,7 @@ class ViewingLoad(Load):
 
     speaks_tls: ClassVar[bool] = False
     generator: ClassVar[str] = "virtoll-load"
+    publishes_where: ClassVar[str] = ""  # the setting of a service for which it publishes its film all the time
     settings: ViewingSettings
 
     @property
@@ -173,6 +185,10 @@ class ViewingLoad(Load):
     def most_here(self, cpus: int) -> float:
         """As many as it may open connections for, by files and by ports."""
         return most_connected(self.files_each, cpus)
+
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
+        """Of its threads, one for each CPU, those that have a viewer. (A publisher's little is counted with theirs.)"""
+        return cpus_of_users(self.settings.viewers if intensity is None else round(intensity), cpus)
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Viewers come with the first window."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Final
+from typing import Final, get_args
 
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.browser import Browser, chromium
-from virtoll.loads.cdp import GONE, BrowserError, Page
+from virtoll.loads.cdp import GONE, BrowserError, Kind, Page
 from virtoll.loads.sights import Sight, read, seen, shows_nothing
 from virtoll.offers import JanusRoom
-from virtoll.record.model import BROWSER, Events
+from virtoll.record.model import BROWSER, Events, Window
 
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
@@ -190,6 +190,19 @@ def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[
     number = len(before)
     told = Events(intended=number, offered=number, completed=completed, failures=failures, censored=number - completed)
     return *seen(pairs), told
+
+
+def failed_here(window: Window) -> str:
+    """Why no browser told anything of a window, where Chromium itself failed all of them: none of the server's doing.
+    "" where any told something, or failed for what it was served.
+    """
+    events = window.events.get(BROWSER)
+    if events is None or events.completed:
+        return ""
+    kinds = sorted(events.failures.items())
+    if not all(kind in get_args(Kind) or kind.startswith(_NO_START) for kind, _ in kinds):
+        return ""
+    return f"its browsers told nothing: {', '.join(f'{number} {kind}' for kind, number in kinds)}"
 
 
 def _less(end_ns: int | None, begin_ns: int | None) -> int | None:

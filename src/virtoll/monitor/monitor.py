@@ -14,7 +14,7 @@ from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, 
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import group_exists, hierarchies
+from virtoll.hosts.cgroup import Cgroup, group_exists, hierarchies
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
@@ -159,11 +159,12 @@ class Monitor:
     def _host_agent_in_use(self) -> Iterator[AgentClient]:
         """The host's agent, started when needed, given up when its stream breaks."""
         if self._host_agent is None:
+            group = Cgroup(f"{self._lab.cgroup}/monitor", hierarchies())
             self._process = self._lab.host.spawn(
                 host_agent_command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                confinement=Confinement(netns=self._lab.sut.netns, cpus=self._lab.generator.cpus),
+                confinement=Confinement(group.procs, self._lab.sut.netns, self._lab.generator.cpus),
             )
             stream = PipeStream(self._process, "the monitor's agent on the host")
             try:

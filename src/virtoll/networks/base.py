@@ -36,12 +36,13 @@ class Attachment:
     """A prepared place on the network. What the platform must do with it follows from ``kind``.
 
     - ``shared``: start the instance in namespace ``netns``; nothing else.
-    - ``veth``: move link ``device`` (waiting in ``netns``) into the instance as ``eth0``, give it ``mac``,
-      ``address``/``prefix_length``, and a default route through ``gateway`` (on-link when outside the prefix).
+    - ``veth``: move link ``device`` (waiting in ``netns``, with ``mac`` as the mode made it) into the instance as
+      ``eth0``, give it ``address``/``prefix_length``, and a default route through ``gateway`` (on-link when outside the
+      prefix).
     - ``tap``: give tap ``device`` (in ``netns``, where the VMM must be started) to the virtual machine as its only
       NIC with ``mac``; the guest configures ``address``/``prefix_length``/``gateway``.
-    - ``vif``: bring the link that the hypervisor makes (Xen's vifN.0) into ``netns`` as ``device`` and run ``wiring``
-      (`ip` commands) there; it ends with the instance. Inside, as with a tap.
+    - ``vif``: bring the link that the hypervisor makes (Xen's vifN.0, the tap of Proxmox's QEMU) into ``netns`` as
+      ``device`` and run ``wiring`` (`ip` commands) there; it ends with the instance. Inside, as with a tap.
     - ``published``: the runtime's own bridge and port mapping, ``endpoint_address:port`` to the instance's port.
     - ``user``: the VMM's user-mode stack, started in ``netns``, forwarding ``endpoint_address:port``.
     - ``stack``: when the container's first process is there, give its network namespace the name ``stack.netns``, start

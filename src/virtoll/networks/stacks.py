@@ -2,8 +2,8 @@
 
 Such a program makes a tap in the container's network namespace and ends the container's connections: each goes on by a
 socket of its own in the SUT's namespace. Here it runs as root, as virtoll does: what a TCP stack in user space costs is
-measured, and not a user namespace. (Each gives up what it does not need: an instance's facts say which user it is and
-what it may.)
+measured. (A user namespace is a setting of the container's platform. Each program gives up what it does not need: an
+instance's facts say which user it is and what it may.)
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Accounting:
     ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
     What it writes to the host's disks lies below ``directory``. ``counters`` are what the host's kernel counts of it
     besides, by the counter's name: a file each that holds one number. ``huge_bytes`` of its memory are huge pages,
-    which it holds all the time and no group books. Where there is a ``meter`` the guest itself is in no group:
+    which it holds all the time and no group books. ``is_disk_elsewhere``: what it writes lies on a volume of the
+    platform's own, which nobody here can measure. Where there is a ``meter`` the guest itself is in no group:
     ``cgroup`` holds the helpers alone, and what the instance costs is both together.
     """
 
@@ -57,6 +58,7 @@ class Accounting:
     meter: Meter | None = None
     counters: Mapping[str, Path] = field(default_factory=dict)
     huge_bytes: int = 0
+    is_disk_elsewhere: bool = False
 
 
 class Unseen(Accounting):

@@ -16,6 +16,7 @@ from typing import Any
 
 from virtoll.hosts.base import Host
 from virtoll.hosts.programs import Stamp, stamp
+from virtoll.images import shifted
 from virtoll.platforms import inside, mounts
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.stdio import PATH, SERVE
@@ -24,6 +25,7 @@ from virtoll.study.limits import Limits
 _CAPABILITIES = [f"CAP_{name.upper()}" for name in inside.CAPABILITIES.split()]
 _READ_ONLY = [f"/proc/{name}" for name in (*inside.PROC_READ_ONLY, "sys", "sysrq-trigger")]
 _DEVICES = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None)]  # null ... tty, ptmx, pts
+_MAPPING = {"containerID": 0, "hostID": shifted.FIRST, "size": shifted.COUNT}
 _STOP_S = 5.0
 
 
@@ -32,16 +34,22 @@ def write(host: Host, directory: Path, told: dict[str, Any]) -> None:
     host.put(directory / "config.json", json.dumps(told, indent=1).encode())
 
 
-def configuration(root: Path, groups: Groups, limits: Limits, netns: Path | None) -> dict[str, Any]:
+def configuration(
+    root: Path, groups: Groups, limits: Limits, netns: Path | None, *, user_namespace: bool = False
+) -> dict[str, Any]:
     """The bundle of an instance whose root is ``root``; ``netns``: its network, or None for an empty one of its own.
 
-    The CPU quota is the group's, as on every platform.
+    The CPU quota is the group's, as on every platform. ``user_namespace``: with users of its own (`shifted`).
     """
     version = groups.payload.hierarchies.version
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     namespaces.append({"type": "network"} if netns is None else {"type": "network", "path": str(netns)})
     if version == 2:
         namespaces.append({"type": "cgroup"})  # as `runc spec` and Docker have it on either version
+    users: dict[str, Any] = {}
+    if user_namespace:
+        namespaces.append({"type": "user"})
+        users = {key: [_MAPPING] for key in ("uidMappings", "gidMappings")}
     return {
         "ociVersion": "1.0.2",
         "process": {
@@ -59,6 +67,7 @@ def configuration(root: Path, groups: Groups, limits: Limits, netns: Path | None
         "linux": {
             "cgroupsPath": f"/{groups.payload.name}/container",
             "namespaces": namespaces,
+            **users,
             "maskedPaths": [*inside.MASKED],
             "readonlyPaths": _READ_ONLY,
             "resources": {
@@ -122,20 +131,23 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
 
 _APART = f"""
 {mounts.FORGET}{mounts.HIDE}
-forget_others "$1" "$2"; hide "$4"; covered=$3; shift 4
+forget_others "$1" "$2"; hide "$4"; covered=$3 root=$5 shown=$6; shift 6
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
+[ -z "$shown" ] || {{ mkdir "$shown"; mount --bind "$root" "$shown"; }}
 exec "$@"
 """
 
 
-def apart(root: Path, argv: list[str], *, covered: Sequence[str] = (), without: str = "") -> list[str]:
+def apart(
+    root: Path, argv: list[str], *, covered: Sequence[str | Path] = (), without: str = "", shown: Path | None = None
+) -> list[str]:
     """``argv`` in a mount namespace of its own, which ends with it: of all instances' roots only ``root`` is there.
 
     ``covered``: the host's directories in whose place it writes to memory; ``without``: a kind of file system that it
-    is not to see.
+    is not to see; ``shown``: where the root is to be besides, below one of those that are covered.
     """
     own = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _APART, "sh"]
-    return [*own, *mounts.kept(root), " ".join(covered), without, *argv]
+    return [*own, *mounts.kept(root), " ".join(map(str, covered)), without, str(root), str(shown or ""), *argv]
 
 
 def hidden_from(runtime: str, version: int) -> str:

@@ -8,6 +8,7 @@ line. The monitor runs as root under its own seccomp filters, in the instance's 
 from __future__ import annotations
 
 import os
+import signal
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -161,7 +162,7 @@ class Terminal(FdStream):
             raise
 
     def _end(self) -> None:
-        self._machine.process.kill()
+        self._machine.process.send_signal(signal.SIGKILL)
         self._machine.process.wait()
 
 

@@ -19,14 +19,14 @@ from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.features import UNKNOWN, Features, partly
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory
+from virtoll.hosts.ledger import cache_directory, state_directory
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, container_network, docker_runtime
 from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.dockerd import COVERED, XTABLES, Daemon, Setting, running
+from virtoll.platforms.dockerd import COVERED, MOST_SOCKET_BYTES, XTABLES, Daemon, Setting, running
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.gvisor import HOSTS_TASKS_EACH, Gvisor, host_processes, platform_by_itself
 from virtoll.platforms.inside import MASKED, PROC_UNLISTED, in_proc
@@ -104,7 +104,8 @@ class Docker(Platform):
             problems.append(Problem(what, self.name, "leave it out: the Sentry has a filter of its own, not Docker's"))
         if not XTABLES.is_file():
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
-        return problems + out_of_sight(self.name, COVERED, "VIRTOLL_STATE", "VIRTOLL_CACHE") + _disk_problems(host)
+        problems += out_of_sight(self.name, COVERED, "VIRTOLL_STATE", "VIRTOLL_CACHE")
+        return problems + _disk_problems(host) + _socket_problems(self._daemons)
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the session's daemon imports the image and keeps it."""
@@ -224,6 +225,19 @@ def _disk_problems(host: Host) -> list[Problem]:
         return []
     remedy = "let VIRTOLL_CACHE name a directory on ext4, XFS or btrfs (in a container: a volume), or leave docker out"
     return [Problem(f"Docker's overlay2 does not work on {kind}, where its images would lie", str(place), remedy)]
+
+
+def _socket_problems(daemons: Setting) -> list[Problem]:
+    """Why dockerd could not listen where virtoll's state is."""
+    try:
+        state = state_directory()
+    except HostError:
+        return []  # told already
+    too_long = len(os.fsencode(state / "lab-ab12" / daemons.socket)) - MOST_SOCKET_BYTES
+    if too_long <= 0:
+        return []
+    what = f"the path of Docker's socket would be longer than the {MOST_SOCKET_BYTES} bytes that one may have"
+    return [Problem(what, "VIRTOLL_STATE", f"let it name a directory whose path is {too_long} bytes shorter")]
 
 
 def _masked() -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,9 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies, owned
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.hosts.lock import locks
+from virtoll.hosts.programs import search_path
 from virtoll.images import forms, layer
 from virtoll.images.base import Image
-from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab import tables
 from virtoll.lab.base import Lab
 from virtoll.platforms import bundle, docker_runtime, mounts
@@ -39,6 +39,7 @@ from virtoll.platforms.stdio import tail
 
 XTABLES = Path("/usr/sbin/xtables-nft-multi")  # iptables on nf_tables, whatever the machine's default is
 BRIDGE = "198.18.4.1/24"
+MOST_SOCKET_BYTES = 107  # of a path: unix(7), sockaddr_un
 _START_S = 30.0
 _STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
@@ -62,6 +63,8 @@ _COVER_OPT = """
 mkdir -p /run/opt/upper /run/opt/work
 mount -t overlay -o lowerdir=/opt,upperdir=/run/opt/upper,workdir=/run/opt/work opt /opt
 """
+# Of one that hangs it writes down the stacks, when dockerd asks for them before it kills it.
+_COVER_TMP = "mount -t tmpfs -o mode=1777 tmpfs /tmp\n"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Setting:
         proxy = "" if self.userland_proxy else "-noproxy"
         return proxy + ("" if self.runtime == docker_runtime.USUAL else f"+{self.runtime}")
 
+    @property
+    def socket(self) -> str:
+        """Where it listens, below the lab's directory."""
+        return f"docker{self.suffix}/sock"
+
 
 AS_IT_COMES = Setting()
 
@@ -90,7 +98,7 @@ class Daemon:
         suffix = setting.suffix
         self.directory = lab.directory / f"docker{suffix}"
         self.cgroup = f"{lab.cgroup}/dockerd{suffix}"
-        self.engine = Engine(self.directory / "sock")
+        self.engine = Engine(lab.directory / setting.socket)
         self.versions: dict[str, str] = {}
         self.command: list[str] = []
         self._data_root = data_root
@@ -222,13 +230,12 @@ class Daemon:
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
         self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.generator.cpus))
         self.command = self._argv(config)
-        entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
-                [*entered, *mounts.kept(self.directory / "none"), self._hidden(), *self.command],
+                self._covered(self.command),
                 stdout=output.fileno(),
                 stderr=output.fileno(),
-                env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},
+                env={"PATH": f"{self._tools}:{search_path()}"},
                 confinement=Confinement(self._cgroup.procs, netns=self.lab.sut.netns),
                 pass_fds=(self._lock,),
             )
@@ -239,11 +246,20 @@ class Daemon:
         for container in self.engine.call("GET", "/containers/json", all=1):  # of a run that was killed
             self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
 
+    def _covered(self, command: Sequence[str]) -> list[str]:
+        """The command in a mount namespace of its own, where what it writes beside its own files is not kept."""
+        entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
+        return [*entered, *mounts.kept(self.directory / "none"), self._hidden(), *command]
+
     def _script(self) -> str:
         """What it is started by: where it writes is covered. (What lies on an overlay cannot hold its containers.)"""
         own = (self._data_root, self.directory)
-        opt = Path("/opt").is_dir() and not any(path.is_relative_to("/opt") for path in own)
-        return _COVER + (_COVER_OPT if opt else "") + 'exec "$@"\n'
+        covers = [
+            cover
+            for place, cover in (("/opt", _COVER_OPT), ("/tmp", _COVER_TMP))
+            if Path(place).is_dir() and not any(path.is_relative_to(place) for path in own)
+        ]
+        return "".join([_COVER, *covers, 'exec "$@"\n'])
 
     def _argv(self, config: Path) -> list[str]:
         return [

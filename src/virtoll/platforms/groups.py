@@ -76,7 +76,10 @@ def instance_groups(
             pids=payload_pids or limits.pids,
         )
         helpers = owned(lab.ledger, f"{top}/helpers", cpus=cpus if inclusive else lab.generator.cpus)
-        yield Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)
+        groups = Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)
+        if not inclusive:
+            groups.whole.go_first()  # as the generator, or helpers would wait for it on its CPUs
+        yield groups
 
 
 def instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:

@@ -41,7 +41,7 @@ def lacking(host: Host, memory_bytes: int, guests: int = 1) -> Problem | None:
         return None
     total = pool.get("HugePages_Total", 0) + wanted - free
     remedy = f"sysctl vm.nr_hugepages={total} (soon after a boot: later, memory may be too scattered)"
-    whose = "the guest's memory takes" if guests == 1 else f"{guests} guests' memory (one proves the limits) takes"
+    whose = "the guest's memory takes" if guests == 1 else f"{guests} guests' memory at once takes"
     return Problem(f"{whose} {wanted} huge pages, and {free} are free", where, remedy)
 
 

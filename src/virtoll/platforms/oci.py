@@ -8,7 +8,7 @@ runtime in the helpers'.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +21,26 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, container_network
-from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms import bundle, container_network, users
+from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, out_of_sight, refuse_kind
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.study.limits import Limits
 
 
 @dataclass(frozen=True)
 class OciSettings:
-    """``runtime``: *runc*, the reference (Go), or *crun*, Podman's on Fedora (C)."""
+    """``runtime``: *runc*, the reference (Go), or *crun*, Podman's on Fedora (C). ``user_namespace``: root inside is
+    nobody to the host, as in rootless containers and under Docker's userns-remap.
+    """
 
     runtime: Literal["runc", "crun"] = "runc"
+    user_namespace: bool = False
 
 
-class Oci(Platform):
+class Oci(users.OwnUsers):
     """Containers of runc or crun."""
 
     name: ClassVar[str] = "oci"
@@ -56,10 +59,10 @@ class Oci(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        return containers_need(host, (self.settings.runtime, self.settings.runtime))
-
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """Nothing: the image's directory is the form it takes."""
+        problems = containers_need(host, (self.settings.runtime, self.settings.runtime))
+        if self.settings.user_namespace:
+            problems += out_of_sight(self.name, (str(users.ROOT.parent),), "VIRTOLL_STATE")
+        return problems + users.problems(host, self.settings.user_namespace)
 
     def versions(self, host: Host) -> dict[str, str]:
         """The runtime's."""
@@ -74,14 +77,19 @@ class Oci(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
+            mapped = self.settings.user_namespace
+            lower = users.owned(host, image, mapped)
+            root = stack.enter_context(overlay(host, lab.ledger, lower, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             netns = Path("/run/netns", attachment.netns) if attachment.kind == "shared" else None
-            told = bundle.configuration(root, groups, limits, netns)
+            told = bundle.configuration(users.ROOT if mapped else root, groups, limits, netns, user_namespace=mapped)
             bundle.write(host, directory / "bundle", told)
             argv = [self.settings.runtime, f"--root={directory / 'runtime'}", "run"]
             argv += [f"--bundle={directory / 'bundle'}", directory.name]
-            if hidden := bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version):
+            hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
+            if mapped:
+                argv = bundle.apart(root, argv, covered=(users.ROOT.parent,), without=hidden, shown=users.ROOT)
+            elif hidden:
                 argv = bundle.apart(root, argv, without=hidden)
             log, confinement = directory / "oci.log", Confinement(groups.helpers.procs)
             agent, process = stack.enter_context(

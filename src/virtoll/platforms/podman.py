@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,13 @@ from typing import ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.features import Features, partly
 from virtoll.hosts.base import Confinement, Host
+from virtoll.images import shifted
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, container_network
-from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms import bundle, container_network, users
+from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.inside import PROC_UNLISTED
 from virtoll.platforms.kinds import CONTAINER
@@ -44,6 +45,7 @@ _FILTER = Path("/usr/share/containers/seccomp.json")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
 _UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
 _NONE = ("--network=none",)
+_MAPPING = tuple(f"--{of}map=0:{shifted.FIRST}:{shifted.COUNT}" for of in ("uid", "gid"))
 # In the host's network Podman would show the host's /etc/resolv.conf; without a network it shows the image's.
 _NETWORK = {"veth": _NONE, "stack": _NONE, "shared": ("--network=host", "--dns=none")}
 
@@ -51,14 +53,16 @@ _NETWORK = {"veth": _NONE, "stack": _NONE, "shared": ("--network=host", "--dns=n
 @dataclass(frozen=True)
 class PodmanSettings:
     """``runtime``: *crun*, as Debian and Fedora have it, or *runc*. ``seccomp``: Podman's *default* filter of system
-    calls, or none (*unconfined*).
+    calls, or none (*unconfined*). ``user_namespace``: root inside is nobody to the host, as in a rootless container;
+    Podman itself stays root's.
     """
 
     runtime: Literal["crun", "runc"] = "crun"
     seccomp: Literal["default", "unconfined"] = "default"
+    user_namespace: bool = False
 
 
-class Podman(Platform):
+class Podman(users.OwnUsers):
     """Containers of Podman."""
 
     name: ClassVar[str] = "podman"
@@ -79,10 +83,8 @@ class Podman(Platform):
         runtime = self.settings.runtime
         problems = containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
         problems += out_of_sight(self.name, COVERED, "VIRTOLL_STATE")
+        problems += users.problems(host, self.settings.user_namespace)
         return problems + too_old(host, "podman", (4, 0), env=_DEFAULTS)  # --network-config-dir; Ubuntu 22.04 has 3.4
-
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """Nothing: the image's directory is the form it takes."""
 
     def versions(self, host: Host) -> dict[str, str]:
         """Podman's, and those of what it starts."""
@@ -98,14 +100,17 @@ class Podman(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
+            mapped = self.settings.user_namespace
+            lower = users.owned(host, image, mapped)
+            root = stack.enter_context(overlay(host, lab.ledger, lower, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
-            command = [*self._podman(directory), *self._run(groups, limits, attachment), str(root), *SERVE]
+            shown = str(users.ROOT if mapped else root)
+            command = [*self._podman(directory), *self._run(groups, limits, attachment), shown, *SERVE]
             hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
             variables = _settings(host, directory)
             # Where the kernel ends who takes too much memory, conmon makes a file "oom" in its working directory.
             there = ["env", f"--chdir={directory / 'podman'}", *command]
-            argv = bundle.apart(root, there, covered=COVERED, without=hidden)
+            argv = bundle.apart(root, there, covered=COVERED, without=hidden, shown=users.ROOT if mapped else None)
             netns = attachment.netns if attachment.kind == "shared" else None
             agent, process = stack.enter_context(
                 agent_on_stdio(
@@ -174,6 +179,7 @@ class Podman(Platform):
             f"--memory-swap={limits.memory_bytes}b",
             f"--pids-limit={limits.pids}",
             f"--shm-size={limits.memory_bytes}b",
+            *(_MAPPING if self.settings.user_namespace else ()),
             *_filter(self.settings.seccomp),
             "--security-opt=label=disable",  # Podman gives --rootfs no label that SELinux would let the container read
             f"--security-opt=mask={':'.join(f'/proc/{name}' for name in PROC_UNLISTED)}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -199,11 +199,13 @@ def command_line(memory_bytes: int, attachment: Attachment, agent_fd: int) -> li
 
 def helpers(machine: Machine) -> list[int]:
     """UML's own helper processes (disk, signals): those in its cgroup that it does not trace as the guest's."""
-    return [
-        pid
-        for pid in machine.group.pids()
-        if pid != machine.process.pid and "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    ]
+    found = []
+    for pid in machine.group.pids():
+        with suppress(FileNotFoundError, ProcessLookupError):  # one of the guest's that has just ended
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+            if pid != machine.process.pid and "TracerPid:\t0\n" in status:
+                found.append(pid)
+    return found
 
 
 def tracing_problems(scope: int, where: str) -> list[Problem]:

@@ -50,18 +50,8 @@ class UnderKvm(Booted):
         """
 
     def counters(self, monitor: int) -> dict[str, Path]:
-        """See `Accounting.counters`: how often the guest of the process ``monitor`` left its CPUs for the host. Where
-        debugfs is not mounted, or numbers processes otherwise, nobody is told.
-
-        (Linux, virt/kvm/kvm_main.c: kvm_create_vm_debugfs names a guest's directory by the thread that made it, by its
-        number for the whole machine, and by a descriptor.)
-        """
-        made, whole = None, False
-        with suppress(OSError):
-            whole = str((_PROC / "self/ns/pid").readlink()) == _WHOLE_MACHINE
-            threads = {thread.name for thread in (_PROC / str(monitor) / "task").iterdir()}
-            made = next((guest for guest in _COUNTS.iterdir() if guest.name.partition("-")[0] in threads), None)
-        return {"kvm.exits": made / "exits"} if made is not None and whole else {}
+        """See `exits`."""
+        return exits(monitor)
 
     def tried_as(self) -> str:
         """What of the settings, besides the kernel, makes another guest to try."""
@@ -104,6 +94,21 @@ class UnderKvm(Booted):
 
     def _verdict_path(self, host: Host, kernel: Kernel) -> Path:
         return _verdict_path(host, self.runtimes, kernel, self.tried_as())
+
+
+def exits(monitor: int) -> dict[str, Path]:
+    """See `Accounting.counters`: how often the guest of the process ``monitor`` left its CPUs for the host. Where
+    debugfs is not mounted, or numbers processes otherwise, nobody is told.
+
+    (Linux, virt/kvm/kvm_main.c: kvm_create_vm_debugfs names a guest's directory by the thread that made it, by its
+    number for the whole machine, and by a descriptor.)
+    """
+    made, whole = None, False
+    with suppress(OSError):
+        whole = str((_PROC / "self/ns/pid").readlink()) == _WHOLE_MACHINE
+        threads = {thread.name for thread in (_PROC / str(monitor) / "task").iterdir()}
+        made = next((guest for guest in _COUNTS.iterdir() if guest.name.partition("-")[0] in threads), None)
+    return {"kvm.exits": made / "exits"} if made is not None and whole else {}
 
 
 def device_problem(host: Host) -> Problem | None:

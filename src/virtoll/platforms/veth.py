@@ -18,6 +18,7 @@ esac
 def move_in(host: Host, attachment: Attachment, pid: int) -> None:
     """Make ``attachment.device`` the container's ``eth0`` (``pid``: any process in it), configured and up.
 
+    It has its MAC address from the network mode: one that shares its port's (ipvlan) takes no other.
     When the container's namespace ends, the link ends with it.
     """
     _move(host, attachment, str(pid), f"/proc/{pid}/ns/net")
@@ -38,12 +39,7 @@ def move_to(host: Host, attachment: Attachment, netns: str) -> None:
 def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
     gateway = f"{attachment.gateway} dev eth0" + (" onlink" if attachment.on_link_gateway else "")
     address = f"{attachment.address}/{attachment.prefix_length}"
-    commands = (
-        "link set lo up\n"
-        f"link set eth0 address {attachment.mac} up\n"
-        f"address add {address} dev eth0\n"
-        f"route add default via {gateway}\n"
-    )
+    commands = f"link set lo up\nlink set eth0 up\naddress add {address} dev eth0\nroute add default via {gateway}\n"
     host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", told, "name", "eth0"])
     script = f"echo 1 >{NO_IPV6}; exec ip -batch -"
     host.run(["nsenter", f"--net={path}", "sh", "-c", script], stdin=commands.encode())

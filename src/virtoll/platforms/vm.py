@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, Stream, StreamError
 from virtoll.errors import AgentError, PlatformError, VirtollError
@@ -33,12 +34,35 @@ _LAST_LINES = 12
 _COMPLAINT = re.compile(r"Kernel panic|BUG:|Oops:|Out of memory")
 
 
+class Process(Protocol):
+    """What is asked of a monitor's process: a child's Popen answers, and so does who watches one that is no child."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """How it has ended; None where it has not, or where nobody can tell."""
+        ...
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until it has ended; subprocess.TimeoutExpired where that takes longer."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Nothing where it has ended."""
+        ...
+
+
 @dataclass(frozen=True)
 class Machine:
     """A running monitor: one process with all its threads and children in one cgroup."""
 
     kind: str  # as errors call it: "QEMU", "UML"
-    process: subprocess.Popen[bytes]
+    process: Process
     group: Cgroup
     cpus: frozenset[int]  # where the vCPUs run
     directory: Path  # holds console.log (what the guest printed) and monitor.log (what the monitor printed)
@@ -122,6 +146,8 @@ def started(
                 pids=pids,
             )
         )
+        if not inclusive:
+            group.go_first()  # as the generator, or the monitor would wait for it on its CPUs
         logs = stack.enter_context(ExitStack())
         process = lab.host.spawn(
             bare(argv, HOME=home or str(directory), TMPDIR=temporary or str(directory)),
@@ -149,9 +175,10 @@ def end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
 
 
 def pin(thread_ids: list[int], cpus: frozenset[int]) -> None:
-    """Let these threads run on ``cpus`` only."""
+    """Let these threads run on ``cpus`` only; one that has just ended runs nowhere."""
     for thread_id in thread_ids:
-        os.sched_setaffinity(thread_id, cpus)
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread_id, cpus)
 
 
 @contextmanager
@@ -164,8 +191,10 @@ def explained(machine: Machine) -> Iterator[None]:
             machine.process.wait(_DYING_S)
         if machine.is_running():
             raise
+        code = machine.process.returncode
+        how = "" if code is None else f" ({machine.kind}'s exit code {code})"
         raise PlatformError(
-            f"the guest ended ({machine.kind}'s exit code {machine.process.returncode}); {machine.last_words()}",
+            f"the guest ended{how}; {machine.last_words()}",
             where=str(machine.directory),
             remedy="if the console shows a panic, try another kernel; if the OOM killer ended it, raise limits.memory",
         ) from error

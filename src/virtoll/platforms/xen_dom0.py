@@ -58,6 +58,8 @@ def groups(lab: Lab, limits: Limits, name: str, memory_bytes: int) -> Iterator[G
     helpers = cpus if limits.budget == "inclusive" else lab.generator.cpus
     top = f"{lab.cgroup}/{name}"
     with owned(lab.ledger, top, cpus=helpers) as whole, owned(lab.ledger, f"{top}/backends", cpus=helpers) as backends:
+        if limits.budget == "vcpus":
+            whole.go_first()  # as the generator, or dom0's part would wait for it on its CPUs
         yield Groups(whole, backends, cpus, helpers, memory_bytes)
 
 

@@ -110,6 +110,7 @@ class Probe(Part):
     counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
     timed_inside: ClassVar[bool] = False  # its windows' times are the instance's CLOCK_MONOTONIC, not the host's
     tells_of_start: ClassVar[bool] = False  # of the deployment itself, which is over before a neighbour is there
+    fills_host: ClassVar[bool] = False  # it takes what the host has left, and whoever stands there takes of that
     runs_anywhere: ClassVar[bool] = False  # it needs the instance's agent and a peer alone, nothing seen from outside
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed

@@ -16,7 +16,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images.base import AGENT
-from virtoll.lab.base import SLOTS
+from virtoll.lab.base import SLOTS, NoRoomError
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.probes.footprint import MIB, footprint
@@ -97,6 +97,7 @@ class Density(Probe):
         "deploy_s_median": Quantity("Deploying one more", "s", "less"),
     }
     headline: ClassVar[str] = "pss_mib_per_instance"
+    fills_host: ClassVar[bool] = True
     Settings: ClassVar[type[DensitySettings]] = DensitySettings
     settings: DensitySettings
 
@@ -141,6 +142,8 @@ class Density(Probe):
             began_ns = time.monotonic_ns()
             try:
                 instance = stack.enter_context(place.another(number))
+            except NoRoomError as error:
+                return _Stop("most", error.problem.what)
             except (PlatformError, HostError, AgentError) as error:
                 if is_being_tidied_up_after():
                     raise

@@ -44,7 +44,8 @@ def size_problems(record_bytes: int, file_bytes: int, limits: Limits) -> list[Pr
     if file_bytes > limits.disk_bytes:
         largest = limits.disk_bytes // record_bytes * record_bytes
         what = f"a file of {format_bytes(file_bytes)} does not fit a disk of {format_bytes(limits.disk_bytes)}"
-        remedy = f"the largest that fits is {format_bytes(largest)}; or raise disk in [limits]"
+        fits = f"the largest that fits is {format_bytes(largest)}" if largest else "choose smaller records"
+        remedy = f"{fits}; or raise disk in [limits]"
         problems.append(Problem(what, "file", remedy))
     return problems
 

@@ -18,12 +18,13 @@ from virtoll.aggressors.base import Place as Neighbourhood
 from virtoll.aggressors.fork import MOST_PROCESSES, Fork, ForkCaps
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
-from virtoll.errors import AgentError, VirtollError
+from virtoll.errors import AgentError, Problem, VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
 from virtoll.record.model import Check, Quantity, Window
+from virtoll.study.limits import Limits
 from virtoll.units import format_duration, within
 
 _INTERVAL_S = 0.05  # between two counts from outside
@@ -41,7 +42,7 @@ Row = tuple[int, str, str, int]
 @dataclass(frozen=True)
 class ForkBombSettings:
     """The bombs go on for ``time``. ``most_processes``: no bomb has more, even where no limit is in force (none: four
-    times its slice's limit)."""
+    times its slice's limit, and 4096 at most). It lies past the limit, which is what is to hold them."""
 
     time_ns: int = within(10 * 10**9, least=10**9)
     most_processes: int | None = within(None, least=2, most=MOST_PROCESSES)
@@ -60,6 +61,7 @@ class _Bombed:
     result: AggressorResult
     inside: Sequence[tuple[int, int]]  # (t_ns, processes): the bomb's own counts
     outside: Sequence[tuple[int, int]]  # the host's, of processes beyond those before; empty where those are others
+    over_ns: int | None = None  # when its time was over, of which the bomb itself knows; None: it did not tell
 
     @property
     def rows(self) -> list[Row]:
@@ -107,6 +109,21 @@ class ForkBomb(Probe):
     Settings: ClassVar[type[ForkBombSettings]] = ForkBombSettings
     settings: ForkBombSettings
 
+    def check(self, limits: Limits) -> list[Problem]:
+        """The cap lies past the limit: else it holds both bombs alike, whatever the platform's limit does."""
+        most = self._fork.most_processes(limits)
+        if most > limits.pids:
+            return []
+        what = f"a bomb of {most} processes at most does not come to a limit of {limits.pids}"
+        remedy = "leave most_processes out, or write more than the limit"
+        if limits.pids >= MOST_PROCESSES:
+            remedy = f"write less than {MOST_PROCESSES} in [limits] pids"
+        return [Problem(what, f"probe {self.name}", remedy)]
+
+    @property
+    def _fork(self) -> Fork:
+        return Fork(ForkCaps(self.settings.most_processes))
+
     def run(self, place: Place) -> ProbeResult:
         """Let them go off, watch from outside, end them for certain, ask everybody, read what they counted."""
         bombed = list(place.slices[: self.slices])
@@ -120,7 +137,13 @@ class ForkBomb(Probe):
             answered_s = _answered_s(place, bombed)
             results = [_ended(each, _PATIENCE_S, _REPORT_S) for each in running]
         told = [
-            _Bombed(f"slice{one.index + 1}", result, _on_our_clock(result, offset_ns), count.seen)
+            _Bombed(
+                f"slice{one.index + 1}",
+                result,
+                _on_our_clock(result, offset_ns),
+                count.seen,
+                None if result.start_ns is None else result.start_ns - offset_ns + self.settings.time_ns,
+            )
             for one, result, offset_ns, count in zip(bombed, results, offsets_ns, counts, strict=True)
         ]
         _refuse_what_never_was(told)
@@ -141,7 +164,7 @@ class ForkBomb(Probe):
 
     def _started(self, stack: ExitStack, place: Place, bombed: Sequence[Slice]) -> list[Running]:
         """The bombs, all at one time: one that has gone off leaves little room for the agent of the next."""
-        fork, time_ns = Fork(ForkCaps(self.settings.most_processes)), self.settings.time_ns
+        fork, time_ns = self._fork, self.settings.time_ns
         with ThreadPoolExecutor(len(bombed)) as pool:
             starts = [pool.submit(fork.start, Neighbourhood(one.near, place.client), time_ns) for one in bombed]
         for start in starts:
@@ -178,9 +201,15 @@ def _values(
             notes.append("no equilibrium in the first half of the time: the processes are those of the second")
     answers = [seconds for seconds in answered_s.values() if seconds is not None]
     if len(answers) == len(answered_s):
-        values["answered_s"] = max(answers)
+        values["answered_s"] = max(0.0, max(answers) - _late_s(told, end_ns))
     silent = [who for who, seconds in answered_s.items() if seconds is None]
     return values, notes + [f"{who} gave no answer within {_PATIENCE_S:g} s" for who in silent]
+
+
+def _late_s(told: Sequence[_Bombed], end_ns: int) -> float:
+    """How long after the end of the time the last bomb goes on: it began so late, for want of room beside the first."""
+    over_ns = [each.over_ns for each in told if each.over_ns is not None]
+    return max(0, max(over_ns, default=end_ns) - end_ns) / 1e9
 
 
 def _on_our_clock(result: AggressorResult, offset_ns: int) -> list[tuple[int, int]]:

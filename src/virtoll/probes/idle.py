@@ -18,6 +18,12 @@ from virtoll.record.model import Check, Quantity, Window
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
+# What there is to say where a quantity is missing.
+_UNTOLD = {
+    "kernel_mib": "the kernel does not tell its memory by group",
+    "disk_mib": "its disk is a volume of the platform's own, and nobody here tells what it takes there",
+}
+
 
 @dataclass(frozen=True)
 class IdleSettings(Timed):
@@ -62,7 +68,7 @@ class Idle(Probe):
                 windows=windows,
                 facts=_facts(instance.accounting),
                 checks=[_answers(instance)],
-                notes=[] if "kernel_mib" in windows[0].values else ["the kernel does not tell its memory by group"],
+                notes=[note for name, note in _UNTOLD.items() if name not in windows[0].values],
             )
 
     def _window(self, host: Host, instance: Instance) -> Window:
@@ -76,7 +82,7 @@ class Idle(Probe):
         kernel = kernel_bytes(group)
         values = {
             **_held(footprint(group), after.memory_bytes),
-            "disk_mib": disk_bytes(host, instance.accounting) / MIB,
+            **_disk(host, instance.accounting),
             "cpu_percent": 100 * used_ns / duration_ns,
             **({} if kernel is None else {"kernel_mib": kernel / MIB}),
         }
@@ -95,6 +101,10 @@ def _metered(instance: Instance) -> Used:
             "the hypervisor does not tell what the instance uses", kind="system", where=f"platform {instance.platform}"
         )
     return used
+
+
+def _disk(host: Host, accounting: Accounting) -> dict[str, float]:
+    return {} if accounting.is_disk_elsewhere else {"disk_mib": disk_bytes(host, accounting) / MIB}
 
 
 def disk_bytes(host: Host, accounting: Accounting) -> int:

@@ -14,6 +14,7 @@ from virtoll.units import within
 
 # Beside the copies: the agent, its probe, and what a service's image runs anyway.
 _SPARE_PIDS = 16
+_LEAST_BUFFER_BYTES = 8
 _BUFFERS = 2000  # of each of a copy's two files (rust/probe/src/unix/files.rs)
 
 
@@ -37,7 +38,7 @@ class FileSettings(Copied):
     """The files lie in ``directory``, 2000 buffers long; what is read or written is in the page cache."""
 
     operation: Literal["copy", "read", "write"] = "copy"
-    buffer_bytes: int = within(1024, least=8, most=1024**2)
+    buffer_bytes: int = within(1024, least=_LEAST_BUFFER_BYTES, most=1024**2)
     directory: str = "/var/tmp"
 
 
@@ -118,7 +119,10 @@ class FileCopy(UnixTest):
             if need > room:
                 most = room // (2 * _BUFFERS * settings.copies)
                 what = f"the files of {settings.copies} copies are {need} bytes, and [limits] {limit} leaves {room}"
-                problems.append(Problem(what, f"probe {self.name}", f"choose a buffer of at most {most} B"))
+                remedy = f"choose a buffer of at most {most} B"
+                if most < _LEAST_BUFFER_BYTES:
+                    remedy = f"run fewer copies, or raise [limits] {limit}"
+                problems.append(Problem(what, f"probe {self.name}", remedy))
         return problems
 
 

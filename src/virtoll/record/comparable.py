@@ -9,6 +9,9 @@ from typing import Any
 
 # By role all packages of an image, whoever asked for them: in ``comparable`` by one digest, in the notes by version.
 INSTALLED = "installed"
+# Of a machine's memory: by how much that may differ which a kernel leaves (MemTotal), boot by boot.
+_KERNELS_SHARE = 0.01
+_MACHINE, _MEMORY, _HOSTS = "machine", "memory_bytes", "hosts"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -38,6 +41,36 @@ def digest(comparable: Mapping[str, Any]) -> str:
     """
     text = json.dumps(_without_none(comparable), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def booted_anew(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``now`` with the memory of before, where it differs by no more than a kernel keeps for itself; of a fleet that of
+    each host, too.
+    """
+    was, has = _tables(before, _HOSTS), _tables(now, _HOSTS)
+    hosts = {name: booted_anew(was.get(name, {}), each) for name, each in has.items()}
+    found = {**now, _HOSTS: {**now[_HOSTS], **hosts}} if hosts else now
+    machines = [machine for each in (before, now) if isinstance(machine := each.get(_MACHINE), dict)]
+    sizes = [size for machine in machines if isinstance(size := machine.get(_MEMORY), int)]
+    if len(sizes) != 2 or abs(sizes[1] - sizes[0]) > _KERNELS_SHARE * sizes[0]:
+        return found
+    return {**found, _MACHINE: {**machines[1], _MEMORY: sizes[0]}}
+
+
+def without_memory(comparable: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of it whatever memory there is, of a fleet on each host: the same of all that were `booted_anew`."""
+    found = dict(comparable)
+    if isinstance(machine := comparable.get(_MACHINE), dict):
+        found[_MACHINE] = {key: value for key, value in machine.items() if key != _MEMORY}
+    if hosts := _tables(comparable, _HOSTS):
+        found[_HOSTS] = {**comparable[_HOSTS], **{name: without_memory(each) for name, each in hosts.items()}}
+    return found
+
+
+def _tables(comparable: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """The tables in one of its tables; none, where there is none."""
+    found = comparable.get(key)
+    return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
 
 
 def _without_none(comparable: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,11 +70,13 @@ HEADROOM_FOR_ALL = "the generator had headroom for all loads"
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
 INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 VIEW = "view"  # the key of a window's events that are viewers who began to play
+STAY = "stay"  # the key of a window's events that are participants who were in at some time of it, or before
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
 # Checks of what a service owes its users: "requests were answered", "answered correctly before", "squid lived to the
 # end"; and that it had an answer for each of them by when the window began.
 ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"
 ALL_THERE = "all users were there in the window"
+STAYED = "participants stayed"
 BESIDE_IT = " beside it: "  # in the names of checks of other servers, behind theirs
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
@@ -83,6 +85,8 @@ SENDS, SENDS_LATE = "sends", "sends_late"
 # The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
+JOINED = "joined_at_end"  # the key, in a window's counts, of participants who are in when it ends
+PRESENT = "present_percent"  # the quantity of participants who are in, of those who were to be
 # The keys, in the counts of a window before which viewers paused, of the time in which they waited for play to go on,
 # and of all their time, in ms. The same of a closed loop's users, who have no answer yet while others have one after
 # another.
@@ -324,7 +328,7 @@ class GeneratorPart(_Record):
 
     generator: int  # from 1
     cpus: list[int]  # those it may use; generators that have the same ones share them
-    usable: int | None = None  # how many of them its threads can use; None: it was not recorded, or is not known
+    usable: float | None = None  # how many of them its threads can use; None: it was not recorded, or is not known
     window: Window
 
 

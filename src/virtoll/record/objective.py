@@ -28,11 +28,26 @@ def quantile_of(objective: Objective) -> float | None:
     return _LATENCIES.get(objective.metric)
 
 
+def label_of(objective: Objective) -> str:
+    """Of a latency, the word of the quantile that is bounded: "p99", "max"."""
+    return objective.metric.split("_")[1]
+
+
 def known(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """All that an objective can be of, by the metric's name, where a load has these quantities of its own."""
-    latencies = {name: Quantity("Latency", "ms", "less") for name in _LATENCIES}
-    own = {name: quantity for name, quantity in quantities.items() if quantity.better is not None}
-    return {**latencies, FAILED: Quantity("Failed", "%", "less"), **own}
+    """All that an objective can be of, by the metric's name, where a load has these quantities of its own. One that is
+    called as what is told of every load stands in its place, and where neither more nor less of it is better, nothing.
+    """
+    told = {**{name: Quantity("Latency", "ms", "less") for name in _LATENCIES}, FAILED: Quantity("Failed", "%", "less")}
+    return {**{name: quantity for name, quantity in told.items() if name not in quantities}, **_own(quantities)}
+
+
+def is_own(objective: Objective, quantities: Mapping[str, Quantity]) -> bool:
+    """Whether it is of one of a load's own ``quantities``, whatever that is called: a program may print its p99."""
+    return objective.metric in _own(quantities)
+
+
+def _own(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    return {name: quantity for name, quantity in quantities.items() if quantity.better is not None}
 
 
 def parse(text: str, quantities: Mapping[str, Quantity]) -> Objective:
@@ -109,7 +124,7 @@ def values_of(
 
 def _value(objective: Objective, window: Window, events: Events | None, histogram: Histogram | None) -> float | None:
     q = quantile_of(objective)
-    if q is None and objective.metric != FAILED:
+    if objective.metric in window.values or (q is None and objective.metric != FAILED):
         return _quantity(objective.metric, window, events)
     if events is None:
         raise ValueError("the load does not tell what became of what it asked for")
@@ -144,6 +159,8 @@ def _was_in_vain(window: Window, events: Events) -> bool:
 def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | None) -> float | None:
     """The upper bound of the bucket that holds the quantile, as the analysis has it (`Histogram.quantile_ns`)."""
     if histogram is None:
+        if _rank(q, events.completed + events.censored) > events.completed:  # wherever the instrument has what failed
+            return None
         told_ns = events.percentiles_ns.get(metric.split("_")[1])
         if told_ns is None or events.censored:
             raise ValueError(f"{metric} was not told, or not of what failed")
@@ -156,12 +173,16 @@ def quantile_ns(histogram: Histogram, q: float, total: int) -> int | None:
     """The upper bound of the bucket that holds quantile ``q`` of so many, of which those that are missing in the
     histogram are greater than all others; None where it is one of these.
     """
-    rank = max(1, math.ceil(round(q * total, 6)))
+    rank = _rank(q, total)
     for _, upper_ns, count in histogram:
         rank -= count
         if rank <= 0:
             return upper_ns
     return None
+
+
+def _rank(q: float, total: int) -> int:
+    return max(1, math.ceil(round(q * total, 6)))
 
 
 def missed(objectives: Sequence[Objective], values: Mapping[str, float | None]) -> list[Objective]:

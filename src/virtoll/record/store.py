@@ -218,7 +218,7 @@ class RunDirectory:
             if not isinstance(study, dict):
                 raise TypeError(f"{type(study).__name__} where a table is")
             json.dumps(study, ensure_ascii=False).encode()  # half a surrogate pair is no text
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:  # the last of brackets without end
             raise damaged(str(self.path / "study.json"), str(error)) from error
         return study
 

@@ -75,6 +75,15 @@ class Part:
             c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
         )
 
+    def is_in_vain(self, arm: Arm) -> bool:
+        """Whether an arm is shown to meet the objective of a search (in some deployment), or of a ramp, at nothing that
+        was tried.
+        """
+        if self.met:
+            return not self.met[arm.label]
+        mine = of_searches(self.findings.matrix) if self.findings.is_search else ()
+        return any(each.below is not None or each.at_least == 0 for each in mine if each.arm == arm)
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -206,6 +215,7 @@ def _candidate(
     under: dict[str, frozenset[Condition]] = {}
     lost: dict[str, tuple[Condition, ...]] = {}
     failed: dict[str, str] = {}
+    in_vain: set[str] = set()
     for part in parts:
         mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
         if mine is None:
@@ -216,9 +226,10 @@ def _candidate(
             tolls[part.name] = toll
         under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
         failed[part.name] = part.findings.matrix.failed(mine)
+        in_vain |= {part.name} if part.is_in_vain(mine) else set()
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: _support(arm, need, known) for need in needs}
-    return Candidate(arm, answers, told, tolls, under, lost, failed)
+    return Candidate(arm, answers, told, tolls, under, lost, failed, frozenset(in_vain))
 
 
 def _support(arm: Arm, need: str, known: Known) -> Support:

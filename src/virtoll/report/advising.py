@@ -15,12 +15,14 @@ from virtoll.report.numbers import interval
 from virtoll.report.reservations import cautions
 from virtoll.report.untold import at, figure, untold
 from virtoll.report.words import join, lower, of_two_machines
+from virtoll.units import exact_percent
 
 _HEADS = {
     "fits": "Fit",
     "open": "Open: nothing speaks against them, and not all is shown",
     "does not fit": "Do not fit",
 }
+_IN_VAIN = "is not shown to meet the objective at anything that was tried"
 
 
 def as_text(advice: Advice) -> str:
@@ -51,12 +53,13 @@ def answer(advice: Advice) -> str:
 
 
 def _of_open(advice: Advice, places: Sequence[Ranked]) -> Iterator[str]:
-    quiet = [place for place in places if not any(place.candidate.failed.values())]
+    quiet = [place for place in places if not any(place.candidate.failed.values()) and not place.candidate.in_vain]
     if quiet:
         named = join([_with_figures(advice, place) for place in quiet])
         yield f"Nothing speaks against {named}: below is what would tell."
     for place in places:
         yield from (f"{place.label} {failed}." for failed in dict.fromkeys(place.candidate.failed.values()) if failed)
+        yield from (f"{place.label} {_IN_VAIN} in {name}." for name in sorted(place.candidate.in_vain))
 
 
 def _of_fitting(advice: Advice, places: Sequence[Ranked]) -> str:
@@ -159,6 +162,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: nothing valid is known{at(part, condition)}, and the ratio is of the others"
         if failed := place.candidate.failed.get(part.name):
             yield f"       {part.name}: it {failed}, and what is told is of the others, which are the better ones"
+        if part.name in place.candidate.in_vain:
+            yield f"       {part.name}: it {_IN_VAIN}"
     if not place.candidate.tolls:
         yield "       nothing of it can be compared with native"
     for need, told in place.candidate.needs.items():
@@ -204,7 +209,7 @@ def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
     mine, theirs = one.tolls[part.name], other.tolls[part.name]
     if mine is not None and theirs is not None and one.under.get(part.name) != other.under.get(part.name):
         return f"{figures} of native's {lower(part.metric.title)} are not of the same conditions"
-    margin = f"{part.findings.margin * 100:g} %"
+    margin = f"{exact_percent(part.findings.margin)} %"
     return f"{figures} of native's {lower(part.metric.title)} are not shown to differ by more than {margin}"
 
 

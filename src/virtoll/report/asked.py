@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from virtoll.analysis.calibration import is_calibration
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Run
 from virtoll.errors import IncomparableError
+from virtoll.record.model import SERVER
 from virtoll.record.rules import Decide
 from virtoll.report.findings import Findings
 
@@ -28,6 +29,7 @@ class Asked:
     what: Mapping[str, Any]  # of _ASKED, what is known
     base: Mapping[str, Any]  # fixed values by dotted path
     of_servers: Mapping[str, Mapping[str, Any]]  # the same of each of several servers
+    of_configurations: Mapping[str, Mapping[str, Any]]  # the same of each of two configurations, where they differ
     cases: Mapping[str, Mapping[str, Any]]  # of a programme, by their conditions as JSON: settings of their probes
     native: str  # label of the arm that all others are compared with
     settings: Mapping[str, Mapping[str, Any]]  # by an arm's label
@@ -43,6 +45,7 @@ class Asked:
             what={key: _asked_for(study[key]) for key in _ASKED if study.get(key) is not None},
             base=dict(findings.run.base),
             of_servers={name: dict(server["base"]) for name, server in servers.items()},
+            of_configurations={name: dict(each["values"]) for name, each in findings.run.configurations.items()},
             cases={
                 json.dumps(case["condition"], sort_keys=True): dict(case["settings"])
                 for case in findings.run.programme
@@ -60,8 +63,13 @@ class Asked:
 
     def keys(self, paths: set[str]) -> dict[Condition, Condition]:
         """Its conditions by their levels of all these: what one run varies may be fixed in another."""
-        fixed = {path: value for path, value in self.base.items() if path in paths}
-        return {Condition.of_levels({**fixed, **dict(each.levels)}): each for each in self.conditions}
+        held = ({**self._fixed(each, paths), **dict(each.levels)} for each in self.conditions)
+        return {Condition.of_levels(levels): each for levels, each in zip(held, self.conditions, strict=True)}
+
+    def _fixed(self, condition: Condition, paths: set[str]) -> dict[str, Any]:
+        """What holds under a condition of these paths, where it does not say: a server's own before the study's."""
+        held = {**self.base, **self.of_servers.get(str(condition.get(SERVER)), {})}
+        return {path: value for path, value in held.items() if path in paths}
 
 
 def command(run: Run) -> str:
@@ -173,6 +181,15 @@ def _bases(one: Asked, other: Asked) -> Iterator[tuple[str, Mapping[str, Any], M
     yield "", one.base, other.base
     for name in sorted(one.of_servers.keys() & other.of_servers.keys()):
         yield f"{name}: ", one.of_servers[name], other.of_servers[name]
+    for name in sorted(one.of_configurations.keys() & other.of_configurations.keys()):
+        paths = one.of_configurations[name].keys() | other.of_configurations[name].keys()
+        yield f"configuration {name}: ", _held(one, name, paths), _held(other, name, paths)
+
+
+def _held(run: Asked, configuration: str, paths: Collection[str]) -> dict[str, Any]:
+    """What holds under a configuration: what is one run's own may hold for all of another."""
+    every = {**run.base, **run.of_configurations[configuration]}
+    return {path: value for path, value in every.items() if path in paths}
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from virtoll.analysis.changes import Difference, Matched, Paired, Step, differs_
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Floats, Summary
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import Metric
+from virtoll.analysis.metrics import Metric, told_apart
 from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.errors import Problem, StudyError
@@ -88,7 +88,7 @@ class Both:
             if not self._is_judged(name):
                 remedy = f"both have {', '.join(filter(self._is_judged, known))}"
                 raise StudyError([Problem(f"no metric {name!r} is judged in both runs", self.where, remedy)])
-        return [known[name] for name in dict.fromkeys(names)]
+        return told_apart(known[name] for name in dict.fromkeys(names))
 
     def rows(self, metric: Metric, *, by_condition: bool) -> Iterator[Matched]:
         """A row for each arm that both have, or for each of its conditions."""

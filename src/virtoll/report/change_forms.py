@@ -14,7 +14,7 @@ from virtoll.plain import listed, printable
 from virtoll.report.changes import Compared
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table
-from virtoll.units import percent
+from virtoll.units import exact_percent, percent
 
 _EXIT = {"beyond": WORSE, "open": UNTOLD}
 
@@ -32,7 +32,7 @@ def sentence(compared: Compared) -> str:
         rest = rows - sum(count.values())
         told = f"{count['worse']} worse, {count['better']} better, {count['same']} without a difference"
         return f"Of {rows} ratio{'s' * (rows != 1)} to native, B against A: {told}, of {rest} it cannot be told."
-    most = _percent(compared.threshold)
+    most = _threshold(compared)
     of = {gate: sum(change.gate == gate for change in compared.changes) for gate in ("beyond", "open")}
     if compared.gate == "beyond":
         return f"B is worse than A by more than {most}: {of['beyond']} of {rows}."
@@ -67,7 +67,7 @@ def _row(change: Change, compared: Compared) -> tuple[Cell, ...]:
 
 def gate_words(change: Change, compared: Compared) -> str:
     """Where a row lies to the threshold, but for what is within it."""
-    most = _percent(compared.threshold)
+    most = _threshold(compared)
     return {"beyond": f"beyond {most}", "open": f"cannot tell whether beyond {most}"}.get(change.gate or "", "")
 
 
@@ -86,6 +86,10 @@ def least(change: Change) -> str:
     if change.smallest is None:
         return ""
     return "not even 100 %" if change.smallest >= 1 else f"{_percent(change.smallest)} and more"
+
+
+def _threshold(compared: Compared) -> str:
+    return "" if compared.threshold is None else f"{exact_percent(compared.threshold)} %"
 
 
 def _percent(share: float | None) -> str:

@@ -6,7 +6,7 @@ Or one that measured two configurations in the same blocks: its two halves, whic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from virtoll.analysis.changes import Change, judge_changes
@@ -14,11 +14,12 @@ from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Wanted
 from virtoll.errors import IncomparableError
 from virtoll.helpers import helpers
-from virtoll.record.comparable import differences
+from virtoll.record.comparable import booted_anew, differences
 from virtoll.report.asked import refuse, unusable
 from virtoll.report.begin import uncollected
 from virtoll.report.both import Both, Native
 from virtoll.report.findings import Findings, halved, skim, told_as_damage
+from virtoll.report.reservations import go_by_cpu
 
 _MEMORY = ("memory_", "rss_")
 _USAGE = ("cpu_", "helpers_", *_MEMORY, "server_", "to_server", "from_server", "switches_", "packets_")
@@ -75,7 +76,7 @@ def compare(
     """
     with uncollected():
         with helpers(1):
-            first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
+            first, second = (skim(path, lambda run: _wanted(run, names)) for path in (before, after))
         with told_as_damage(f"{before} or {after}"):
             return _compared(first, second, threshold, names, by_condition=by_condition)
 
@@ -85,7 +86,7 @@ def confirmed(
 ) -> Compared:
     """The same of the two configurations of one run (`virtoll compare --again`); StoreError where it has one only."""
     with uncollected(), told_as_damage(directory):
-        first, second = halved(directory, lambda run: wanted_of(run, names))
+        first, second = halved(directory, lambda run: _wanted(run, names))
         for each in (first, second):
             if why := unusable(each):
                 raise IncomparableError(why[0], where=str(directory), remedy=why[1])
@@ -112,7 +113,8 @@ def _told(
             where=both.where,
             remedy=" ".join(both.only()) or "measure what one of them has with the other's study",
         )
-    environment = differences(before.run.environment.comparable, after.run.environment.comparable)
+    was, now = (each.run.environment.comparable for each in (before, after))
+    environment = differences(was, booted_anew(was, now))
     natives = [] if environment else [each for metric in metrics for each in both.natives(metric, by_condition)]
     return Compared(
         before=before,
@@ -130,8 +132,14 @@ def _told(
     )
 
 
+def _wanted(run: Run, names: Sequence[str]) -> Wanted:
+    """What of its trials' files the comparison needs, and what a reader must know of it."""
+    wanted = wanted_of(run, names)
+    return replace(wanted, usage=wanted.usage or go_by_cpu(run))
+
+
 def wanted_of(run: Run, names: Sequence[str]) -> Wanted:
-    """What of its trials' files the comparison needs."""
+    """What of its trials' files these metrics need."""
     measured = (record.measured for record in run.records)
     is_open = any(each is not None and each.loop == "open" for each in measured)
     asked = [*names] or ["cpu_s_per_1000", *["latency"] * is_open]

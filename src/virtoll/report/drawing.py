@@ -147,11 +147,20 @@ def bounds(estimate: Estimate) -> Row:
     return {"value": estimate.value, "low": low, "high": high}
 
 
+# Of a logarithmic axis's ticks within a decade, from coarse to fine: of the last no two are further apart than 1.25.
+_STEPS = ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9))
+
+
 def log_ticks(low: float, high: float) -> list[float]:
-    """Few round ticks for a logarithmic axis: 1, 2, 5 within about two decades, else powers of ten."""
-    steps = (1, 2, 5) if high / low < 200 else (1,)
-    ticks = [step * 10.0**power for power in range(-6, 10) for step in steps]
-    return [tick for tick in ticks if low <= tick <= high]
+    """Few round ticks for a logarithmic axis: powers of ten where it is long, and where it is short as many as it takes
+    to have two. An axis from `log_extent` has.
+    """
+    for steps in _STEPS if high / low >= 200 else _STEPS[1:]:
+        ticks = [step * 10.0**power for power in range(-6, 10) for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) > 1:
+            break
+    return ticks
 
 
 def log_extent(rows: list[Row]) -> list[float]:
@@ -175,9 +184,9 @@ def value_scale(rows: list[Row], *, log: bool) -> tuple[alt.Scale, Any]:
     return alt.Scale(type="log", nice=False, domain=extent), log_ticks(*extent)
 
 
-def percent_of(ratio: float) -> str:
-    """A ratio as a share: 0.86 is ``86 %``."""
-    return f"{ratio * 100:.0f} %" if ratio >= 0.1 else f"{ratio * 100:.1f} %"
+def percent_of(ratio: float, digits: int = 0) -> str:
+    """A ratio as a share: 0.86 is ``86 %``. ``digits``: decimals at the least."""
+    return f"{ratio * 100:.{max(digits, int(ratio < 0.1))}f} %"
 
 
 def arm_lines(names: list[str], layout: Layout, *, grid: bool, least_width: int) -> alt.Y:

@@ -6,7 +6,7 @@ from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Sequential, TwoS
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
-from virtoll.units import percent
+from virtoll.units import exact_percent
 
 
 def told(findings: Findings) -> list[str]:
@@ -32,7 +32,7 @@ def told(findings: Findings) -> list[str]:
 
 def _looked(findings: Findings, rule: Decide) -> str:
     looks, most = findings.run.looks, rule.looks[-1]
-    margin = percent(rule.margin * 100)
+    margin = exact_percent(rule.margin)
     if not looks:
         return (
             f"Not looked at yet: the run ends when every arm is different from native or within ± {margin} %, it first "
@@ -62,7 +62,7 @@ def _piloted(findings: Findings, rule: Precision) -> str:
     looks = findings.run.looks
     if not looks:
         return (
-            f"Still in its pilot: how many blocks ± {percent(rule.half_width * 100)} % needs is told after "
+            f"Still in its pilot: how many blocks ± {exact_percent(rule.half_width)} % needs is told after "
             f"{rule.pilot}, and there are {findings.blocks}.{_goes_on(findings)}"
         )
     goes_on = "" if looks[-1].ends else _goes_on(findings)
@@ -84,7 +84,7 @@ def promise(findings: Findings) -> str:
     if isinstance(rule, Sequential):
         return _of_looks(rule.plan, len(findings.run.looks)) + _ABSOLUTE
     if isinstance(rule, TwoStage):
-        return _OF_STAGES.format(pilot=rule.plan.pilot, width=percent(rule.plan.half_width * 100)) + _ABSOLUTE
+        return _OF_STAGES.format(pilot=rule.plan.pilot, width=exact_percent(rule.plan.half_width)) + _ABSOLUTE
     if isinstance(rule, AtAnyTime):
         return _AT_ANY_TIME + _ABSOLUTE
     return _ENDED_EARLY if _is_cut_short(findings) else _FIXED
@@ -97,10 +97,10 @@ def _is_cut_short(findings: Findings) -> bool:
 
 
 def _of_looks(rule: Decide, taken: int) -> str:
-    margin = percent(rule.margin * 100)
+    margin = exact_percent(rule.margin)
     return (
         "**A rule that was fixed before the first trial could end the run early** (group-sequential t test). After "
-        f"each block from the {rule.looks[0]}th on, up to {rule.looks[-1]}, it looked whether every arm was decided: "
+        f"each block from number {rule.looks[0]} to {rule.looks[-1]} it looked whether every arm was decided: "
         f"different from native, or within ± {margin} %; it took {taken} look{'s' * (taken != 1)}. Who looks often "
         "finds a difference by chance more often, so the bounds are wider: over all looks together, at most 5 of 100 "
         "such runs call any arm different that equals native. That holds for each quantity by itself, and in some of "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -15,11 +15,11 @@ from typing import Any
 from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, can_find, change_points
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server
+from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server, told_apart
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
 from virtoll.helpers import helpers, met_halfway
-from virtoll.record.comparable import differences, digest
+from virtoll.record.comparable import booted_anew, differences, digest, without_memory
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
 from virtoll.report.asked import Asked, asked_differently, configured, identity, unusable
@@ -40,7 +40,10 @@ class RunTold:
     begun: datetime
     virtoll: str
     comparable: Mapping[str, Any]
-    environment: str  # digest of ``comparable``: what its environment is called where its number might change
+    # Digest of ``comparable``, or that of the folder's first run on this machine, where it was but booted anew since:
+    # what its environment is called where its number might change.
+    environment: str
+    trials: int  # how many it holds, however they ended
     asked: Asked
     arms: tuple[Arm, ...]  # under test
     metrics: tuple[Metric, ...]
@@ -87,7 +90,7 @@ class Series:
             self.runs, self.runs[1:], self.environments, self.environments[1:], strict=False
         ):
             if was != now:
-                yield run, now, differences(before.comparable, run.comparable)
+                yield run, now, differences(before.comparable, booted_anew(before.comparable, run.comparable))
 
     def configured(self) -> Iterator[tuple[RunTold, list[str]]]:
         """Each run of which something under test is not as in the run before, and what."""
@@ -118,26 +121,32 @@ def history(directory: Path, names: Sequence[str] = ()) -> History:
 
     StoreError where there is no run to tell of; one that cannot be read is left out, with the reason.
     """
-    paths = sorted(run_directories(directory))
+    unread: list[OSError] = []
+    paths = sorted(run_directories(directory, unread.append))
+    if not paths and unread:
+        what = f"there is no run directory under it that can be read: {unread[0].strerror}"
+        raise StoreError(what, where=str(unread[0].filename), remedy="read it as its owner, or as root")
     if not paths:
         raise StoreError(
             "there is no run directory under it", where=str(directory), remedy="`virtoll run` makes one below runs/"
         )
-    told: list[RunTold] = []
-    first: dict[str, Path] = {}  # by a run's identity
-    left_out: list[tuple[Path, str]] = []
-    for path, found in zip(paths, _all(paths, names), strict=True):
-        if isinstance(found, RunTold) and found.identity in first:
-            left_out.append((path, f"it is the same run as {first[found.identity]}, or a copy of it"))
-        elif isinstance(found, RunTold):
-            first[found.identity] = path
-            told.append(found)
-        else:
+    all_found = _all(paths, names)
+    of_each: dict[str, RunTold] = {}  # by a run's identity
+    for found in all_found:
+        if isinstance(found, RunTold):  # a copy may be of a run that was gone on with since
+            of_each[found.identity] = max(of_each.get(found.identity, found), found, key=lambda each: each.trials)
+    told = list(of_each.values())
+    left_out = [(Path(error.filename), f"cannot be read: {error.strerror}") for error in unread]
+    for path, found in zip(paths, all_found, strict=True):
+        if isinstance(found, str):
             left_out.append((path, found))
+        elif (one := of_each[found.identity]).directory != path:
+            left_out.append((path, f"it is the same run as {one.directory}, or a copy of it"))
     if names and not any(run.metrics for run in told):
         what = f"no run has a metric that is called {' or '.join(names)} and is judged"
         raise StudyError([Problem(what, "--metrics", "trials.csv of a report names them: rate_per_s, latency_p99_ms")])
-    groups = _groups(sorted(told, key=lambda run: (run.begun, str(run.directory))))
+    told = _as_booted_first(sorted(told, key=lambda run: (run.begun, str(run.directory))))
+    groups = _groups(told)
     environments = _environments(told)
     lengths = [len(mine) for group in groups for _, mine in _stretches(_points(group, environments))]
     stretches = len(lengths)
@@ -147,12 +156,14 @@ def history(directory: Path, names: Sequence[str] = ()) -> History:
     return History(directory, series, tuple(left_out), stretches, blind, tuple(arms.values()))
 
 
-def run_directories(directory: Path) -> Iterator[Path]:
-    """Those under a folder, itself among them; no symbolic link is followed, and nothing is looked for within a run."""
+def run_directories(directory: Path, unread: Callable[[OSError], object]) -> Iterator[Path]:
+    """Those under a folder, itself among them; no symbolic link is followed, and nothing is looked for within a run.
+    ``unread`` is told of each folder that cannot be looked into.
+    """
     if not directory.is_dir():
         raise StoreError("there is no such folder", where=str(directory), remedy="name one that holds run directories")
     depth = len(directory.parts)
-    for place, below, _ in os.walk(directory):
+    for place, below, _ in os.walk(directory, onerror=unread):
         path = Path(place)
         if is_run_directory(path):
             below.clear()
@@ -202,7 +213,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
     matrix = found.matrix
     headlines = found.judged if found.is_programme else [found.headline]
     metrics = [matrix.metrics[name] for name in names if name in matrix.metrics] if names else headlines
-    metrics = [metric for metric in metrics if metric.better is not None]
+    metrics = told_apart(metric for metric in metrics if metric.better is not None)
     arms = tuple(arm for arm in matrix.arms if arm.role == "treatment")
     ratios: dict[_Key, Estimate] = {}
     missing: dict[_Key, str] = {}
@@ -228,6 +239,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         environment.virtoll,
         environment.comparable,
         digest(environment.comparable),
+        len(found.run.records),
         Asked.of(found),
         arms,
         tuple(metrics),
@@ -258,10 +270,23 @@ def _is_alike(one: RunTold, other: RunTold) -> bool:
     return not any(asked_differently(one.asked, other.asked))
 
 
+def _as_booted_first(runs: Sequence[RunTold]) -> list[RunTold]:
+    """Runs in the order of time, each with the name of its environment as it was first booted."""
+    found: list[RunTold] = []
+    firsts: dict[str, list[RunTold]] = {}  # of environments that differ in their memory alone
+    for run in runs:
+        alike = firsts.setdefault(digest(without_memory(run.comparable)), [])
+        named = (first for first in alike if digest(booted_anew(first.comparable, run.comparable)) == first.environment)
+        first = next(named, None)
+        if first is None:
+            alike.append(run)
+        found.append(run if first is None else replace(run, environment=first.environment))
+    return found
+
+
 def _environments(runs: Sequence[RunTold]) -> dict[Path, int]:
-    """The number of each run's environment, by when it was first seen."""
-    in_time = sorted(runs, key=lambda each: (each.begun, str(each.directory)))
-    numbers = {name: at for at, name in enumerate(dict.fromkeys(run.environment for run in in_time), start=1)}
+    """The number of each run's environment, by when it was first seen; runs are in the order of time."""
+    numbers = {name: at for at, name in enumerate(dict.fromkeys(run.environment for run in runs), start=1)}
     return {run.directory: numbers[run.environment] for run in runs}
 
 

@@ -187,6 +187,11 @@ def band(margin: float) -> str:
     )
 
 
+def comparisons(count: int, of: str) -> str:
+    """``the 5 comparisons of a column``: the family of so many."""
+    return f"the {count} comparisons of {of}" if count != 1 else f"the one comparison of {of}"
+
+
 def error_rates(over: str, rule: Rule) -> str:
     """How often a table's words may be wrong; ``over``: the comparisons of a family."""
     return (

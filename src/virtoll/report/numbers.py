@@ -10,6 +10,8 @@ from virtoll.analysis.estimates import Estimate
 
 MISSING = "—"
 _MOST_DIGITS = 9  # a nanosecond, of what is told in seconds
+_TOLD = 1e-4  # by less than this no ratio is told from 1
+_FAR = 1_000_000  # what a bound lies beyond is nothing that anybody knows
 
 
 def number(value: float, width: float | None = None) -> str:
@@ -37,16 +39,36 @@ def plus_minus(estimate: Estimate | None) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """``0.86 [0.84, 0.88]``."""
+    """``0.86 [0.84, 0.88]``; of a ratio with the digits that tell a bound from 1."""
     if estimate is None:
         return MISSING
     if estimate.low is None or estimate.high is None:
         return f"{number(estimate.value)} (n = {estimate.n})"
+    bounds = estimate.low, estimate.high
     if estimate.low <= 0 or estimate.high / estimate.low > 3:  # too wide for common decimals
-        return f"{significant(estimate.value)} [{significant(estimate.low)}, {significant(estimate.high)}]"
+        low, high = (_apart(each) if estimate.unit == "ratio" else significant(each) for each in bounds)
+        return f"{significant(estimate.value)} [{low}, {high}]"
     width = (estimate.high - estimate.low) / 2
     width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
+    while estimate.unit == "ratio" and any(reads_as_1(each, number(each, width)) for each in bounds):
+        width /= 10
     return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
+
+
+def reads_as_1(ratio: float, text: str) -> bool:
+    """Whether a ratio that is told from 1 is not, as it is printed."""
+    return abs(ratio - 1) >= _TOLD and float(text.replace(",", "")) == 1
+
+
+def _apart(ratio: float) -> str:
+    """Two significant digits, and more where they would read as 1."""
+    if ratio > _FAR:
+        return f"over {_FAR:,}"
+    text, digits = significant(ratio), 2
+    while not text.startswith(("<", ">")) and reads_as_1(ratio, text):
+        digits += 1
+        text = f"{ratio:.{digits}g}"
+    return text
 
 
 def size(memory_bytes: float) -> str:

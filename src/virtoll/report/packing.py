@@ -9,6 +9,7 @@ from typing import Any
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Run
+from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Asked
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import Arm
@@ -24,12 +25,13 @@ _ALIKE = 0.01  # of a memory: by so much kernels differ in what they keep for th
 @dataclass(frozen=True)
 class Packed:
     """Of one arm: ``held``, in each block, where the host was full in all of them; else ``at_least``, the fewest that
-    lived at once. ``of``: the arm that was measured, in whichever network mode.
+    lived at once. ``of``: the arm that was measured, in whichever network mode; ``tried``: in how many blocks.
     """
 
     of: Arm
     held: tuple[float, ...] = ()
     at_least: float = 0.0
+    tried: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ def density(found: Findings, asked: Asked) -> Density:
         lived = [cell.values[_LIVED] for cell in cells if _LIVED in cell.values]
         fit = [cell.values[_FIT] for cell in cells if _FIT in cell.values]
         if lived:
+            tried, _ = deployments(matrix, arm, [(0, conditions[0])])
             is_full = len(fit) == len(lived)
-            packed.append(Packed(arm, tuple(fit)) if is_full else Packed(arm, at_least=min(lived)))
+            packed.append(Packed(arm, tuple(fit), 0.0, tried) if is_full else Packed(arm, (), min(lived), tried))
     machine = run.environment.comparable.get("machine", {})
     return Density(run.directory, tuple(packed), memory_limit(run, conditions[0]), _other_host(machine, asked))
 
@@ -101,21 +104,26 @@ def _other_host(machine: Mapping[str, Any], asked: Asked) -> str:
     return f"it was measured on a host of {cpus:g} CPUs and {size(memory)}, and others are planned"
 
 
-def measured_by(arm: Arm, planned: int | None) -> str:
-    """The command that measures how many idle instances of an arm a host holds, where one that is loaded may have so
-    many bytes of memory.
+def measured_by(arm: Arm, planned: int | None, far: str) -> str:
+    """What measures how many idle instances of an arm a host holds, where one that is loaded may have so many bytes of
+    memory: a command, but of an arm that `--platforms` does not make, for it takes a platform without settings.
+    ``far``: the options by which it is measured where those were that were loaded (`Run.far`).
     """
+    if arm.settings:
+        limit = "" if planned is None else f", of {exact_bytes(planned)},"
+        return f"a study of the probe density with {arm.label} among its arms{limit}"
     limit = "" if planned is None else f" --memory {exact_bytes(planned)}"
-    return f"virtoll run density --platforms {arm.platform}{limit}"
+    return f"`virtoll run density --platforms {arm.platform}{limit}{far}`"
 
 
-def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | None) -> Iterator[str]:
-    """What of it a reader of an arm's row must know. ``per_host``: how many instances the plan has on a host;
-    ``planned``: the memory limit of an instance that was loaded.
+def said(told: Density | None, arm: Arm, needed: float | None, planned: int | None, far: str) -> Iterator[str]:
+    """What of it a reader of an arm's row must know. ``needed``: how many idle ones a host must hold for the plan, what
+    is kept free of them included; ``planned``: the memory limit of an instance that was loaded; ``far``: as in
+    `measured_by`.
     """
     if told is None:
         return
-    again = f"`{measured_by(arm, planned)}`"
+    again = measured_by(arm, planned, far)
     each = told.of(arm)
     if each is None:
         yield f"how many idle ones a host holds was not measured in {told.run}: {again} measures it"
@@ -133,8 +141,13 @@ def said(told: Density | None, arm: Arm, per_host: float | None, planned: int | 
     if each.of.label != arm.label:
         yield f"how many idle ones a host holds is that of {each.of.label}: another network mode of the same platform"
     if not each.held:
-        yield from _not_full(each, told.run, per_host, again)
-    elif len(each.held) == 1:
+        yield from _not_full(each, told.run, needed, again)
+    elif len(each.held) < each.tried:
+        yield (
+            f"how many idle ones a host holds is known by {len(each.held)} of {each.tried} blocks: of the others "
+            "nothing valid is known, which may be the worse ones"
+        )
+    if len(each.held) == 1:
         yield "how many idle ones a host holds is of one block, and so in no interval"
 
 
@@ -142,8 +155,8 @@ def _limit(memory_bytes: int | None) -> str:
     return "nobody knows what" if memory_bytes is None else format_bytes(memory_bytes)
 
 
-def _not_full(each: Packed, run: Path, per_host: float | None, again: str) -> Iterator[str]:
-    if per_host is not None and each.at_least >= per_host:
+def _not_full(each: Packed, run: Path, needed: float | None, again: str) -> Iterator[str]:
+    if needed is not None and each.at_least >= needed:
         yield f"a host holds at least {each.at_least:,.0f} idle ones: how many it holds binds no plan of fewer"
     else:
         yield (

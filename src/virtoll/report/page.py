@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from virtoll.report.reservations import cautions
 from virtoll.report.sections.base import left_out
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import blocks_of
-from virtoll.units import format_duration
+from virtoll.units import exact_duration
 
 _MITIGATIONS = "mitigations › "
 _MOST_VALUES, _MOST_WARNINGS = 8, 20  # of one key's that are told with their hosts; in the page
@@ -75,6 +76,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
     )
 
 
+@functools.cache
 def template(name: str) -> jinja2.Template:
     """A page's template. All that is put into it is escaped, and numbers stay on one line with their signs."""
     environment = jinja2.Environment(
@@ -207,7 +209,7 @@ def _cases(findings: Findings) -> list[tuple[str, str]]:
 
 def _say(path: str, value: Any) -> str:
     if path.endswith("_ns") and isinstance(value, int | float):
-        return format_duration(value)
+        return exact_duration(value)
     if "." not in path and value is not None:  # a probe's own setting
         return level_value(path, value)
     if path.endswith("_bytes") or path.startswith("load.connections"):

@@ -28,6 +28,8 @@ _FURTHER: dict[str, tuple[tuple[str, str], int]] = {
     "openvz": (("#1f6f54", "#7fc4a8"), 3),
     "openvz-profile": (("#2f8f9d", "#6fc9d6"), 2),
     "podman": (("#7b7f2a", "#c4c86b"), 3),
+    "proxmox-ct": (("#2c7a3f", "#86d099"), 3),
+    "proxmox-vm": (("#9a4f1f", "#e0a172"), 3),
     "ssh": (("#a8577e", "#e3a3c2"), 2),
     "xen-hvm": (("#7a4a6e", "#c99abc"), 2),
     "xen-pv": (("#136f8a", "#69b9d0"), 3),

@@ -60,9 +60,10 @@ def as_json(grid: Grid, sizes: Sequence[int]) -> dict[str, Any]:
 
 def described(grid: Grid) -> str:
     """The grid in words."""
-    interfaces = f"{grid.interfaces} interface{'s' * (grid.interfaces > 1)} each"
-    channels = f"{grid.channels} orthogonal channel{'s' * (grid.channels > 1)}"
-    return f"{grid.nodes:,} nodes, {interfaces}, {channels}, {_slices(grid)}"
+    nodes = f"{grid.nodes:,} node{'s' * (grid.nodes > 1)}"
+    interfaces = f"{grid.interfaces:,} interface{'s' * (grid.interfaces > 1)} each"
+    channels = f"{grid.channels:,} orthogonal channel{'s' * (grid.channels > 1)}"
+    return f"{nodes}, {interfaces}, {channels}, {_slices(grid)}"
 
 
 def _slices(grid: Grid) -> str:
@@ -119,13 +120,13 @@ def capacity_figure(grid: Grid) -> Figure:
 
 def _steps(name: str, grid: Grid) -> list[Row]:
     """The ends of each step: so many experiments from the size x on, up to the size where the next one begins."""
-    counts = range(grid.channels, 0, -max(1, grid.channels // _MANY))
-    rows, start = [], 1
-    for count in counts:
+    rows, start, count, stride = [], 1, grid.channels, max(1, grid.channels // _MANY)
+    while count:
         end = min(grid.nodes, grid.nodes * grid.usable_slices // count)
         if end >= start:
             rows += [{"arm": name, "x": at, "value": count} for at in dict.fromkeys((start, end))]
             start = end + 1
+        count = min(count - 1, max(count - stride, count * 49 // 50))  # finer below: the last few have the most sizes
     return rows
 
 

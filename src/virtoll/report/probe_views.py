@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from virtoll.analysis.cdf import curve
@@ -66,11 +67,13 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
         title = headline.unit
     title = view.title or title
     look = comparison.Comparison(absolute, relative, title, findings.margin, view.zeros)
-    better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
+    is_short = view.sweep is not None and len(panels) > MOST_PANELS
+    look = look.only(set(panels[:MOST_PANELS])) if is_short else look
+    better = f"{words}. " if (words := _better(view.metrics)) else ""
     caption = (
         f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
         + method.band(findings.margin)
-        if relative
+        if look.relative
         else f"Means over deployments with 95 % intervals. {better}".rstrip()
     )
     if comparison.is_cut(look):
@@ -80,19 +83,26 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     name, question = view.name or headline.group, view.question or _question(view.metrics)
     if view.sweep is None:
         return Figure(name, question, caption, comparison.categories(findings, arms, look))
-    if len(panels) > MOST_PANELS:
-        kept = set(panels[:MOST_PANELS])
-        look = look.only(kept)
+    if is_short:
         caption += f" The first {MOST_PANELS} of {len(panels)} cases are drawn; the tables hold all."
     sweep = comparison.Sweep(view.sweep, sorted({row["x"] for row in absolute}), view.axis, view.linear)
     question = view.question or f"{question}, by {setting_name(view.sweep)}"
     return Figure(name, question, caption, comparison.lines(findings, arms, look, sweep))
 
 
+def _better(metrics: Sequence[Metric]) -> str:
+    """``More is better, but for round trip``: of each that is judged; "" where none is."""
+    more, less = ([mid(each.title) for each in metrics if each.better == way] for way in ("more", "less"))
+    if not more:
+        return "Less is better" if less else ""
+    return f"More is better{f', but for {join(less)}' if less else ''}"
+
+
 def _question(metrics: Sequence[Metric]) -> str:
     """The title, or of several the words they begin with."""
     words = [metric.title.replace(",", "").split() for metric in metrics]
-    same = [first for first, *others in zip(*words, strict=False) if all(first == other for other in others)]
+    alike = takewhile(lambda each: len(set(each)) == 1, zip(*words, strict=False))
+    same = [first for first, *_ in alike]
     return " ".join(same) if len(metrics) > 1 and same else metrics[0].title
 
 
@@ -160,12 +170,8 @@ def _ratios(findings: Findings, views: Sequence[View]) -> Figure | None:
                 rows.append(estimate_row(arm, name, 0, toll.ratio))
     if not rows:
         return None
-    less = [mid(metric.title) for metric in several if metric.better == "less"]
-    better = "Less is better" if len(less) == len(several) else "More is better"
-    caption = (
-        f"Ratios to native with 95 % intervals, paired within blocks. {method.band(findings.margin)} "
-        f"{better}{f', but for {join(less)}' if less and better.startswith('More') else ''}."
-    )
+    better = f" {words}." if (words := _better(several)) else ""
+    caption = f"Ratios to native with 95 % intervals, paired within blocks. {method.band(findings.margin)}{better}"
     if comparison.is_cut(comparison.Comparison([], rows, "", findings.margin)):
         caption += " The scale is that of the arms near native; the first figure has what lies beyond it."
     families = {_family(view) for view in views}

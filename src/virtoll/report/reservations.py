@@ -10,6 +10,7 @@ import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
+from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.record.model import GENERATOR_HEADROOM, HEADROOM_FOR_ALL, ORIGIN_HEADROOM, Measured, TrialRecord, Window
 from virtoll.report.findings import Findings
@@ -33,6 +34,12 @@ def how_to_read(findings: Findings) -> list[str]:
 def cautions(findings: Findings) -> list[str]:
     """What whoever goes by a run's figures must know, and what its files say of themselves."""
     return [*findings.run.notes, *reservations(findings)]
+
+
+def go_by_cpu(run: Run) -> bool:
+    """Whether they go by the CPU time of a run's trials, which is in the files beside its records: in closed loop."""
+    measured = (record.measured for record in run.records)
+    return not run.objective and any(each is not None and each.loop == "closed" for each in measured)
 
 
 def _outrun(findings: Findings) -> list[str]:

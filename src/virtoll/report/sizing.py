@@ -12,7 +12,7 @@ from virtoll.analysis.carrying import (
     CONNECTIONS,
     Carrying,
     delivered,
-    levels_of,
+    levels_asked,
     of_levels,
     of_searches,
     unit_of_users,
@@ -145,7 +145,7 @@ def _row(part: Findings, each: Carrying, asked: Asked, path: str | None, packed:
     words = each.condition.label(tuple(p for p in part.matrix.varying if p != path)) if each.condition.levels else ""
     law = None
     if path is not None:
-        levels = levels_of(part.matrix, path, each.condition)
+        levels = levels_asked(part.matrix, path, each.condition, each.arm)
         law = scaling.fit(np.array([level for level, _ in levels], float), delivered(part.matrix, each.arm, levels))
     held = () if packed is None else packed.held(each.arm, memory_limit(part.run, each.condition))
     return Row(each, words, size(each.deployments, asked, held) if each.deployments else None, law)

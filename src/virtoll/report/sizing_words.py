@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from virtoll.analysis.knees import told
-from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.scaling import Law
 from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
@@ -19,6 +18,7 @@ from virtoll.report.packing import said as density_said
 from virtoll.report.reservations import cautions
 from virtoll.report.sizing import Row, Sizing
 from virtoll.report.tables import Cell, Table, plain
+from virtoll.units import exact_percent
 
 _DENSITY = "density"  # in the place of what a host runs out of
 _HEADS = ("", "carried", "with headroom", "instances", "CPUs each", "memory each", "a host holds", "hosts", "cost")
@@ -55,7 +55,7 @@ def _table(plan: Sizing) -> Table:
     asked, machine = plan.asked, f"{plan.asked.host_cpus:g} CPUs and {memory_size(plan.asked.host_memory_bytes)}"
     server = f"{plan.server}: " if plan.server else ""
     unit = f" {plan.unit}" * bool(plan.unit)  # which a search tells when it has ended
-    caption = f"{server}{asked.users:,}{unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
+    caption = f"{server}{asked.users:,}{unit}, headroom {exact_percent(asked.headroom)} %, hosts of {machine}"
     rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
     notes: tuple[str, ...] = (
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
@@ -118,8 +118,9 @@ def _told(span: Span | None, words: Any) -> str:
 def _all_said(plan: Sizing, row: Row) -> Iterator[str]:
     yield from [_bound(plan, row)] if row.size is None else _said(plan, row.size)
     per_host = None if row.size is None or row.size.per_host is None else row.size.per_host.value
+    needed = None if per_host is None else round(per_host / (1 - plan.asked.headroom), 9)
     planned = memory_limit(plan.findings.run, row.carrying.condition)
-    yield from density_said(plan.density, row.carrying.arm, per_host, planned)
+    yield from density_said(plan.density, row.carrying.arm, needed, planned, plan.findings.run.far)
     yield from _of_others(plan, row)
 
 
@@ -136,8 +137,7 @@ def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
 def _said(plan: Sizing, size: Size) -> Iterator[str]:
     """What a row of the table does not say by itself."""
     if size.blocks == 1:
-        gives = f"`virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
-        yield f"one block has no interval: {'this copy is not gone on with' if plan.findings.run.is_kept else gives}"
+        yield f"one block has no interval: {_more_blocks(plan)}"
     elif size.carried.low == size.carried.high:
         yield "all blocks carried the same, which is no measure of chance: the interval has no width, and tells none"
     if size.hosts is None:
@@ -153,9 +153,17 @@ def _said(plan: Sizing, size: Size) -> Iterator[str]:
 
 
 def _more_blocks(plan: Sizing) -> str:
-    """What makes a run longer that is whole; one that is not is gone on with, and its plan is never made shorter."""
-    whole = whole_blocks(plan.findings.matrix)
-    return f" --blocks {max(4, len(whole) + 2)}" if whole.all() else ""
+    """What makes a run longer that is whole; one that is not is gone on with, and its plan is never made shorter. One
+    that a rule ends, or that other hosts measured, is not made longer.
+    """
+    run = plan.findings.run
+    if run.is_kept:
+        return "this copy is not gone on with"
+    if run.pending:
+        return f"`virtoll run {_directory(plan)}{run.far}` gives one"
+    if run.plan.rule is not None or run.plan.hosts:
+        return f"a new run of {run.study.get('name', 'STUDY')} with more blocks gives one"
+    return f"`virtoll run {_directory(plan)} --blocks {max(4, run.plan.blocks + 2)}` gives one"
 
 
 def _bound(plan: Sizing, row: Row) -> str:
@@ -214,7 +222,7 @@ def _law(plan: Sizing, law: Law | str) -> str:
 def _not_measured(plan: Sizing) -> Iterator[str]:
     yield "what instances on one host take from each other: `virtoll run isolation`"
     if plan.density is None:
-        more = f"`{_density(plan)}`, and then --density with its run directory"
+        more = f"{_density(plan)}, and then --density with its run directory"
         yield f"what a host takes for idle instances, and how many it holds: {more}"
     if plan.price is None:
         yield "what it costs, for no price was given: `--price 0.05/hour`, of a host"
@@ -222,10 +230,12 @@ def _not_measured(plan: Sizing) -> Iterator[str]:
 
 def _density(plan: Sizing) -> str:
     """Of the first arm that is not native."""
+    run = plan.findings.run
     others = [row.carrying for row in plan.rows if row.carrying.arm.role != "baseline"]
     if not others:
-        return "virtoll run density"
-    return measured_by(others[0].arm, memory_limit(plan.findings.run, others[0].condition))
+        return f"`virtoll run density{run.far}`"
+    first = others[0]
+    return measured_by(first.arm, memory_limit(run, first.condition), run.far)
 
 
 def _directory(plan: Sizing) -> str:

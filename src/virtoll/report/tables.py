@@ -30,6 +30,11 @@ _LATEX = str.maketrans(
         "\\": r"\textbackslash{}",
         "±": r"$\pm$",
         "×": r"$\times$",
+        "<": r"\textless{}",  # these three are other characters in LaTeX's own encoding (OT1)
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "−": "$-$",  # of these two it knows nothing
+        "∇": r"$\nabla$",
         "—": "---",
         "–": "--",
     }

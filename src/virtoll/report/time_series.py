@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
@@ -44,9 +44,18 @@ def steps_figure(findings: Findings) -> Figure | None:
         f"Slice 1 (whole line) is offered {format_bit_rate(settings['rate_bit_per_s'])} all the time, slice 2 (dashed) "
         "what stands above each step, in bit/s. What arrived, in the probe's intervals: mean over deployments, and "
         "from least to most. If a step of slice 2 shows in the line of slice 1, the slices are not isolated."
+        + _first_of(findings, cases)
     )
     draw = _panels(findings, arms, rows, "Mbit/s received", top=top, marks=_step_marks(settings))
     return Figure("flow-steps", "Does slice 1 feel the steps of slice 2?", caption, draw)
+
+
+def _first_of(findings: Findings, cases: Sequence[Condition]) -> str:
+    """A sentence of which case is drawn, where a probe has several."""
+    if len(cases) == 1:
+        return ""
+    metric = next(each.name for each in findings.matrix.metrics.values() if each.probe == cases[0].probe)
+    return f" Drawn: the first of {len(cases)} cases ({findings.matrix.label(cases[0], metric)})."
 
 
 def _trials(findings: Findings, arm: Arm, case: Condition) -> Iterator[TrialMetrics]:
@@ -110,7 +119,7 @@ def processes_figure(findings: Findings) -> Figure | None:
     caption = (
         "Processes of the bomb in slice 1 (whole line) and slice 2 (dashed), a line for each deployment: as the host "
         "counts them in its control groups, or, of a guest with a kernel of its own, as the bomb counts itself. The "
-        "limit of processes is the same for every arm."
+        "limit of processes is the same for every arm." + _first_of(findings, cases)
     )
     top = max(row["value"] for row in rows) * 1.06
     return Figure(

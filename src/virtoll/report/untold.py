@@ -42,7 +42,7 @@ def _would_measure(run: Findings, advice: Advice, platform: str, why: str) -> Un
     configurations there is no way but to measure it in both of the runs that they are from.
     """
     is_of_two = bool(run.run.study.get("configurations"))
-    begun = f"virtoll {_begun(run, advice, without='--platforms')} --platforms {shlex.quote(platform)}"
+    begun = f"virtoll {_begun(run, advice, without='--platforms')} --platforms {shlex.quote(platform)}{run.run.far}"
     return Untold(platform, why, "" if is_of_two else begun)
 
 
@@ -120,7 +120,8 @@ def _lost(advice: Advice) -> Iterator[Untold]:
                 why = next((matrix.why_missing(part.metric.name, arm, c) for c in asked), "the study does not ask it")
                 whole, planned = int(whole_blocks(matrix).sum()), len(matrix.blocks)
                 again = _more_blocks(part, advice, whole, max(2, 2 * planned))
-                command = again if whole == planned else f"virtoll run {_directory(part)}{part.findings.run.far}"
+                is_over = whole == planned or part.findings.run.is_kept
+                command = again if is_over else f"virtoll run {_directory(part)}{part.findings.run.far}"
             yield Untold(f"{arm.label} in {part.name}", why, command)
 
 
@@ -148,8 +149,8 @@ def _unsure(advice: Advice) -> Iterator[Untold]:
 
 
 def _by_levels(advice: Advice) -> Iterator[Untold]:
-    """Of a ramp, whose highest levels are to be missed: up to where an objective is met."""
-    for part in advice.parts:
+    """Of a ramp, whose highest levels are to be missed: up to where an objective is met. A plan is of one host."""
+    for part in (each for each in advice.parts if len(set(each.findings.matrix.hosts)) < 2):
         held = [one for place in advice.places for one in place.candidate.held.get(part.name, ())]
         for text in dict.fromkeys(one.objective.text for one in held if part.met):
             command = f"virtoll plan {_directory(part)} --users 100 --objective {shlex.quote(text)}"
@@ -158,11 +159,14 @@ def _by_levels(advice: Advice) -> Iterator[Untold]:
 
 def _would_decide(part: Part, arm: Arm, one: Held, advice: Advice) -> str:
     """What would tell of an objective: more blocks (without an estimate there is one), or a run that has the arm; ""
-    of nothing that is known.
+    of nothing that is known, and of an arm that `--platforms` does not make: it takes a platform as the study has it,
+    or else without settings.
     """
     if one.needed:
         return _more_blocks(part, advice, 1 if one.estimate is None else one.estimate.n, one.needed)
-    if all(each.label != arm.label for each in part.findings.matrix.arms):
+    skipped = [each.arm for each in part.findings.run.environment.skipped]
+    is_new = all(each.platform != arm.platform for each in (*part.findings.matrix.arms, *skipped))
+    if (is_new and not arm.settings) or any(each.label == arm.label for each in skipped):
         return _would_measure(part.findings, advice, arm.platform, "").command
     return ""
 

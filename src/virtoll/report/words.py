@@ -11,10 +11,11 @@ from virtoll.analysis.ratios import Toll
 from virtoll.analysis.rules import OverHosts
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
-from virtoll.report.numbers import significant
+from virtoll.report.numbers import reads_as_1, significant
 
 NO_NATIVE = "There is no answer: the run has no native arm to compare with."
-NO_ANSWER = "There is no answer yet: no valid trial can be compared with native."
+_NO_ANSWER = "There is no answer yet: no valid trial can be compared with native."
+_NO_OTHER = "There is no answer: the run has no arm but native, and nothing to compare with it"
 
 
 def times(toll: Toll) -> str:
@@ -103,6 +104,13 @@ def not_measured(findings: Findings, unseen: Sequence[Arm]) -> str:
     return f"{join(skipped)} {'was' if len(skipped) == 1 else 'were'} not measured" if skipped else ""
 
 
+def no_answer(findings: Findings) -> str:
+    """Why nothing is compared in a run that has a native arm."""
+    if findings.treatments:
+        return _NO_ANSWER
+    return f"{'; '.join(filter(None, (_NO_OTHER, not_measured(findings, []))))}."
+
+
 def worse(toll: Toll) -> str:
     """``12 % less [10, 14]``, ``30 % more [28, 32]``; far from native ``4.1 × native's [3.9, 4.3]``, ``60 × less``."""
     if toll.ratio is None or toll.worse is None:
@@ -114,10 +122,12 @@ def worse(toll: Toll) -> str:
 
 
 def _times(factor: Estimate) -> tuple[str, str]:
-    """A factor and its interval, with as many decimals as the interval bears."""
+    """A factor and its interval, with as many decimals as the interval bears, and as tell a bound from 1."""
     if factor.low is None or factor.high is None:
         return significant(factor.value), ""
     digits = 0 if factor.value >= 10 else 1
+    while any(reads_as_1(bound, f"{bound:.{digits}f}") for bound in (factor.low, factor.high)):
+        digits += 1
     return f"{factor.value:,.{digits}f}", f" [{factor.low:,.{digits}f}, {factor.high:,.{digits}f}]"
 
 

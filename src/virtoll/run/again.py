@@ -20,11 +20,10 @@ from virtoll.images import oci
 from virtoll.images.base import INSTANCE
 from virtoll.images.source import Source
 from virtoll.plain import listed, printable
-from virtoll.record.comparable import differences
+from virtoll.record.comparable import booted_anew, differences
 from virtoll.record.model import Environment
 from virtoll.record.store import RunDirectory
 from virtoll.run.conduct import run_made
-from virtoll.run.environment import booted_anew
 from virtoll.run.request import Request, asked_for
 from virtoll.run.rule import with_room
 from virtoll.run.stage import Stage
@@ -41,11 +40,14 @@ _IMAGE = ("images.instance.", "installed.instance.")
 
 @dataclass(frozen=True)
 class Made:
-    """What came of it: the run directory, the run's own exit code, and what a reader of the comparison must know."""
+    """What came of it: the run directory, the run's own exit code, what a reader of the comparison must know, and the
+    arms that A has and B lacks.
+    """
 
     directory: Path
     code: int
     notes: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
         print(printable(line), file=sys.stderr if request.as_json else shown)
     with redirect_stdout(sys.stderr) if quiet and not request.dry_run else nullcontext():
         code = run_made(dataclasses.replace(request, out=out), study, where)
-    return Made(out, code, () if request.dry_run else tuple(_notes(out, a, b, both)))
+    return Made(out, code, () if request.dry_run else tuple(_notes(out, a, b, both)), both.lacking)
 
 
 def _as_asked(study: Study, a: _Run, b: _Run, request: Request) -> Study:

@@ -53,7 +53,7 @@ def main(version: str, digest: str, size: str, *performing: str) -> None:
     if f"{sys.version_info.major}.{sys.version_info.minor} {os.uname().machine}" != version:
         sys.exit(f"virtoll: this is Python {sys.version.split()[0]} on {os.uname().machine}, and not {version}")
     before = os.umask(0o077)
-    state = Path(os.path.realpath(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll")))
+    state = Path(os.path.realpath(os.environ.get("VIRTOLL_STATE") or "/var/lib/virtoll"))
     try:
         _expect_ours_alone(state)
         name = f"performer-{secrets.token_hex(4)}"

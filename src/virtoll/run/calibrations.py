@@ -17,6 +17,7 @@ from virtoll.record.calibration import Calibration
 
 # What may change and leave the machine the same: how much of its memory the kernel kept for itself.
 _NO_IDENTITY = ("memory_bytes",)
+_OF_OTHERS = "those kept here are of other machines, or of this one with another kernel, or tuned otherwise"
 
 
 def identity(machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def last(machine: Mapping[str, Any]) -> tuple[Calibration | None, str]:
     path = _path(machine)
     if not path.exists():
         others = sorted(path.parent.glob("*.json")) if path.parent.is_dir() else []
-        return None, "those kept here are of other machines, or of another kernel" if others else "there was none"
+        return None, _OF_OTHERS if others else "there was none"
     try:
         found = Calibration.model_validate_json(path.read_bytes())
     except (OSError, ValidationError, ValueError) as error:

@@ -38,11 +38,11 @@ def run_made(request: Request, study: Study, file: str) -> int:
     host = LocalHost()
     if request.far:
         _refuse_on_hosts(study, request)
-    if request.dry_run:  # of several hosts: what each does, as this machine would
-        return dry.show_plan(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
+    if request.dry_run:  # of several hosts: what each does, as this machine would
+        return dry.show_plan(request, study, file, host)
     from virtoll.run import (
         measuring,
         over_hosts,

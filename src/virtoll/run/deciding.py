@@ -18,7 +18,7 @@ from virtoll.record.rules import Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.report.words import join
-from virtoll.units import percent
+from virtoll.units import exact_percent
 
 _DECIDED = ("costs", "gains", "same")
 
@@ -86,7 +86,7 @@ def _piloted(rule: Precision, there: int, tolls: Sequence[Toll]) -> Look:
     ``there`` (after a kill that took the first look away).
     """
     whole = rule.pilot
-    asks = f"± {percent(rule.half_width * 100)} %"
+    asks = f"± {exact_percent(rule.half_width)} %"
     pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"

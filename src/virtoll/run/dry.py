@@ -74,7 +74,7 @@ def _side_by_side(study: Study, plan: Plan) -> str:
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:
     """What would be measured, for a person: every trial in order, and the arms that cannot be."""
     for trial in trials:
-        print(f"{trial.id}  {trial.arm.label:<24} {Condition.of(trial).label()}")
+        print(printable(f"{trial.id}  {trial.arm.label:<24} {Condition.of(trial).label()}"))
     for entry in skipped:
         print(printable(f"not measured here: {entry.arm.label}: {entry.reason}"))
 

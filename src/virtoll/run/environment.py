@@ -21,7 +21,7 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
 from virtoll.record.calibration import machine_of
-from virtoll.record.comparable import INSTALLED, differences
+from virtoll.record.comparable import INSTALLED, booted_anew, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
 from virtoll.run import calibrations
 
@@ -201,20 +201,6 @@ def require_same(before: Environment, now: Environment) -> None:
             where="environment.json",
             remedy="begin a new run; the old one's report stays valid for what it holds",
         )
-
-
-_KERNELS_SHARE = (
-    0.01  # of a machine's memory: by how much that may differ which a kernel leaves (MemTotal), boot by boot
-)
-
-
-def booted_anew(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``now`` with the memory of before, where it differs by no more than a kernel keeps for itself."""
-    machines = [machine for each in (before, now) if isinstance(machine := each.get("machine"), dict)]
-    sizes = [size for machine in machines if isinstance(size := machine.get("memory_bytes"), int)]
-    if len(sizes) != 2 or abs(sizes[1] - sizes[0]) > _KERNELS_SHARE * sizes[0]:
-        return now
-    return {**now, "machine": {**machines[1], "memory_bytes": sizes[0]}}
 
 
 def _text(path: Path) -> str | None:

@@ -74,10 +74,12 @@ def _expect_offered(directory: RunDirectory, stage: Stage, more: Extension | Non
     pending = [*directory.pending(), *([] if more is None else more.trials)]
     arms, readiness = {trial.arm.label: trial.arm for trial in pending}, Readiness(stage.host)
     lacking = {label: problems for label, arm in arms.items() if (problems := stage.missing(arm, readiness))}
-    if lacking:
-        told = "\n  ".join(f"{label}: {problem}" for label, problems in lacking.items() for problem in problems)
+    told = [f"{label}: {problem}" for label, problems in lacking.items() for problem in problems]
+    if not told and (unheld := stage.unheld(pending)):
+        told = [unheld]
+    if told:
         raise HostError(
-            f"this machine does not offer any more what is left to measure:\n  {told}",
+            "\n  ".join(["this machine does not offer any more what is left to measure:", *told]),
             where=str(directory.path),
             remedy="mend that and go on with the run; nothing was measured",
         )

@@ -22,7 +22,7 @@ from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import JanusRoom, Room
 from virtoll.probes.base import probes
 from virtoll.record.model import LEVEL, LEVELS, Arm
-from virtoll.record.objective import parse, quantile_of
+from virtoll.record.objective import FAILED, is_own, label_of, parse, quantile_of
 from virtoll.run.generators import of_generators
 from virtoll.run.groups import Room as Memory
 from virtoll.run.side_by_side import problems_side_by_side
@@ -40,7 +40,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_neighbours(asked),
         *problems_side_by_side(study, asked, file),
         *_of_links(asked, host),
-        *(_of_rotation(asked, file) if study.design == "rotation" else ()),
+        *(_of_rotation(study, asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
         *_of_knees(asked, file),
         *dict.fromkeys(problem for each in asked for problem in _of_ramp(study, each, file)),
@@ -169,10 +169,20 @@ def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem(str(error), f"{where} objective", f"of load {load.name!r}, in its own units"))
             continue
+        if is_own(objective, load.quantities):
+            continue
         asked, q = knee.least * knee.window_ns / 1e9, quantile_of(objective)
+        if objective.metric == FAILED and not load.tells_failures:
+            what = f"load {load.name!r} does not tell how many failed of what it asks for"
+            problems.append(Problem(what, f"{where} objective", "write in [load] how `failed` is read"))
         if q is not None and not load.tells_percentiles:
             what = f"load {load.name!r} tells no percentile of what it asks for"
             problems.append(Problem(what, f"{where} objective", "take one that does (http), or what it tells"))
+            continue
+        if q is not None and load.percentiles and label_of(objective) not in load.percentiles:
+            what = f"load {load.name!r} tells no {label_of(objective)}"
+            remedy = f"take one that does (http), or one of {', '.join(load.percentiles)}"
+            problems.append(Problem(what, f"{where} objective", remedy))
             continue
         if q is not None and q < 1 and not load.intensity.whole and round(asked * (1 - q), 6) < 1:
             what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
@@ -181,7 +191,7 @@ def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
     return problems
 
 
-def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
+def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
     """What cannot be while arms stand beside each other and wait for their turn."""
     problems = []
     remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
@@ -194,6 +204,12 @@ def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
     if any(each.slices.count for each in asked):
         what = "the slices of one arm would run while others are measured"
         problems.append(Problem(what, f"{file}: [slices]", remedy))
+    for name in dict.fromkeys(case.probe for case in study.programme if probes()[case.probe].fills_host):
+        what = f"the host that {name} fills with instances of one arm would hold those of the others besides"
+        problems.append(Problem(what, f"{file}: [[probes]]", remedy))
+    if any(isinstance(each.work, Driven) and _is_published(each.work) for each in asked):
+        what = "what is published to one arm would go on while others are measured"
+        problems.append(Problem(what, f"{file}: [service]", 'measure one treatment after another: design = "blocks"'))
     for each in asked:
         load = each.work.load if isinstance(each.work, Driven) else None
         least_ns = _PARTS_TO_GO_ON * ((load.pauses_over_ns or 0) if isinstance(load, ViewingLoad) else 0)
@@ -202,6 +218,14 @@ def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
             remedy = f'lead_in = "{format_duration(least_ns)}", or [load] pause = false'
             problems.append(Problem(what, f"{file}: [rotation] lead_in", remedy))
     return list(dict.fromkeys(problems))
+
+
+def _is_published(work: Driven) -> bool:
+    """Whether the load publishes what its viewers watch, for as long as its session lasts."""
+    load = work.load
+    if not isinstance(load, ViewingLoad) or not load.publishes_where or getattr(load.settings, load.own):
+        return False
+    return bool(getattr(work.service.settings, load.publishes_where, False))
 
 
 _PARTS_TO_GO_ON = 3  # one over which they go on, one that each waits for, one for what lies further back

@@ -21,7 +21,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Case, Study
 from virtoll.study.plan import make_plan, with_only
 from virtoll.trial.treatment import make_probe
-from virtoll.units import exact_bytes
+from virtoll.units import exact_bytes, exact_percent
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Request:
         words += ["--explain"] * self.explain
         words += [] if self.memory_bytes is None else ["--memory", exact_bytes(self.memory_bytes)]
         for option, share in (("--decide", self.decide), ("--precision", self.precision)):
-            words += [] if share is None else [option, f"{share * 100:.10g}%"]
+            words += [] if share is None else [option, f"{exact_percent(share)}%"]
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
 
 

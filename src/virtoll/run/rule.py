@@ -13,7 +13,7 @@ from virtoll.record.rules import FIRST_LOOK, MOST_LOOKS, Decide, Precision
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial.treatment import treatments
-from virtoll.units import enough_time, percent
+from virtoll.units import enough_time, exact_percent
 
 PILOT = 8  # blocks: with 5 the second stage is half as long again, with 10 no shorter
 MOST_BLOCKS = 100  # where --blocks does not say how many there may be; a budget may hold fewer
@@ -108,9 +108,9 @@ def in_words(plan: Plan) -> str:
     if isinstance(rule, Decide):
         first, last = rule.looks[0], rule.looks[-1]
         looks = f"looks after {first} to {last} blocks" if first < last else f"one look, after {last} blocks"
-        return f"it ends when every arm is decided, different or within {percent(rule.margin * 100)} % ({looks})"
+        return f"it ends when every arm is decided, different or within {exact_percent(rule.margin)} % ({looks})"
     if isinstance(rule, Precision):
-        width = percent(rule.half_width * 100)
+        width = exact_percent(rule.half_width)
         return f"for ± {width} %, the number of blocks is told after a pilot of {rule.pilot} (at most {rule.most})"
     return f"it ends after {plan.blocks} blocks"
 

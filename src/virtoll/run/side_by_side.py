@@ -11,10 +11,10 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.networks.base import network_modes
-from virtoll.platforms.base import platforms
 from virtoll.record.model import BESIDE, SERVER, Arm
 from virtoll.study.model import Study
 from virtoll.study.plan import conditions, elsewhere
+from virtoll.trial.deployer import make_platform
 from virtoll.trial.treatment import Driven, Treatment, treatment_of
 from virtoll.units import format_bytes, format_duration
 
@@ -92,11 +92,10 @@ def crowded(study: Study, arm: Arm, host: Host) -> list[Problem]:
     together = [each for each in asked if each.beside]
     if not together:
         return []
-    overhead_bytes = platforms()[arm.platform].overhead_bytes
-    needed, count = max(
-        ((1 + len(each.beside)) * (each.limits.memory_bytes + overhead_bytes), 1 + len(each.beside))
-        for each in together
-    )
+    platform = make_platform(arm)
+    sizes = [platform.overhead_bytes + (0 if platform.is_pooled else each.limits.memory_bytes) for each in together]
+    counts = [1 + len(each.beside) for each in together]
+    needed, count = max((size * count, count) for size, count in zip(sizes, counts, strict=True))
     free_bytes = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
     if needed <= free_bytes:
         return []

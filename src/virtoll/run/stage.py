@@ -32,7 +32,14 @@ from virtoll.study.model import VCPUS, Study
 from virtoll.study.plan import conditions
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.notes import Experiment
-from virtoll.trial.treatment import Driven, Treatment, programme_image, services_by_configuration, treatments
+from virtoll.trial.treatment import (
+    Driven,
+    Treatment,
+    programme_image,
+    services_by_configuration,
+    treatment_of,
+    treatments,
+)
 
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
@@ -115,10 +122,15 @@ class Stage:
         """What instances of the study's limits would not find here now: those that stand at once, and one on which its
         limits are proved.
         """
-        platform, limits = make_platform(arm), dict.fromkeys(each.limits for each in self.asked)
+        platform = make_platform(arm)
         alike = sum(make_platform(entry.arm).is_pooled for entry in self.study.arms) if platform.is_pooled else 1
-        at_once = 1 + (alike if self.study.design == "rotation" else 1)
-        found = (problem for each in limits for problem in platform.lacks(self.host, each, at_once))
+        asked = [treatment_of(self.study, condition) for condition in conditions(self.study, arm.platform)]
+        at_once = {each.limits: 0 for each in asked}
+        for each in asked:
+            alone = 1 + (alike if self.study.design == "rotation" else 1)
+            most = max(alone, 1 + len(each.beside), 2 * each.slices.count + 1)
+            at_once[each.limits] = max(at_once[each.limits], most)
+        found = (problem for limits, most in at_once.items() for problem in platform.lacks(self.host, limits, most))
         return list(dict.fromkeys(found))
 
     def _unsliced(self, arm: Arm) -> list[Problem]:
@@ -147,6 +159,13 @@ class Stage:
     def groups(self, arms: Sequence[Arm]) -> Groups:
         """The labels of those that stand beside each other, the baseline left out; () where none or all of them do."""
         return self._room.groups(arms) if self.study.design == "rotation" else ()
+
+    def unheld(self, trials: Iterable[PlannedTrial]) -> str:
+        """Why the memory does not hold now what stands beside each other for these trials; "" where it does."""
+        together: dict[tuple[int, int], dict[str, Arm]] = {}
+        for trial in trials if self.study.design == "rotation" else ():
+            together.setdefault((trial.block, trial.group), {})[trial.arm.label] = trial.arm
+        return next((why for arms in together.values() if (why := self._room.lacks(list(arms.values())))), "")
 
     @property
     def free_bytes(self) -> int:

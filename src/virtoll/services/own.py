@@ -149,7 +149,7 @@ class Own(Service):
             deadline_s=settings.ready_within_ns / 1e9,
             env=dict(wanted.env),
             cwd=wanted.working_dir,
-            user=config.user or "0",  # as the image has it: a name has further groups, which numbers have not
+            user=config.runs_as,  # as the image has it: a name has further groups, which numbers have not
         )
         return self.offers[0](instance.attachment.endpoint_address, first.number)
 

@@ -16,7 +16,7 @@ from typing import Any
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
-from virtoll.study.inert import why_inert
+from virtoll.study.inert import unheard_rate, why_inert
 from virtoll.study.limits import LEAST_MEMORY_BYTES
 from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
 from virtoll.study.plan import too_many
@@ -120,6 +120,8 @@ def _read(reader: Reader, document: dict[str, Any], *, quick: bool, all_that_can
         factors = {SERVER: tuple(sections.servers), **factors}
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
     _refuse_unsaid_connections(reader, document, sections, factors)
+    if not quick:  # whose loop may be another than that of the study it goes on from
+        _refuse_unheard_rates(reader, document, sections)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     must = [entry for entry in arms if not (all_that_can and entry.optional)]
@@ -190,6 +192,15 @@ def _refuse_unsaid_connections(
                 "loop",
                 "write how many may be open at once, well above rate x latency (connections = 500)",
             )
+
+
+def _refuse_unheard_rates(reader: Reader, document: Mapping[str, Any], sections: Sections) -> None:
+    servers = sections.servers
+    places = [("load", document.get("load", {}), [server.base for server in servers.values()] or [sections.base])]
+    places += [(f"{SERVERS}.{name}.load", document[SERVERS][name]["load"], [servers[name].base]) for name in servers]
+    for where, table, loads in places:
+        if "rate" in table and (why := unheard_rate(document, loads)):
+            reader.fail(why[0], where, "rate", why[1])
 
 
 def _refuse_too_many_trials(

@@ -1,4 +1,6 @@
-"""Factors that would change nothing: a report would have a condition for each of their levels, of one treatment."""
+"""What would change nothing: of a factor a report would have a condition for each level, of one treatment; of a rate
+the user would believe that it was kept.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,13 @@ def why_inert(document: Mapping[str, Any], sections: Sections, path: str) -> _Wh
     if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
         return None
     return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
+
+
+def unheard_rate(document: Mapping[str, Any], loads: Sequence[Mapping[str, Any]]) -> _Why | None:
+    """Why none of these loads would keep to its rate, and what to do; None where one would."""
+    if any(loop != "closed" for loop in _loops(document, loads)) or _is_said("load.rate_per_s", loads):
+        return None
+    return "a load in closed loop asks as fast as it is answered, and keeps to no rate", _CLOSED[1]
 
 
 # Sections that do nothing without one of their values, and what a study is then.
@@ -67,7 +76,7 @@ _OF_CLOSED_LOOP = ("load.requests",)
 
 def _loops(document: Mapping[str, Any], loads: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Of all loads under all conditions; None of one that has no setting for it, as programs that are always closed."""
-    levels = document["factors"].get("load.loop")
+    levels = document.get("factors", {}).get("load.loop")
     return levels if isinstance(levels, list) else [base.get("load.loop") for base in loads]
 
 

@@ -26,10 +26,13 @@ _NAMED = ("service", "origin", "load", "design")
 
 @dataclass(frozen=True)
 class Both:
-    """The study that measures two configurations, and the arms that it leaves out, a sentence each."""
+    """The study that measures two configurations, and the arms that it leaves out, a sentence each; of these the labels
+    of those that A has and B lacks.
+    """
 
     study: Study
     left_out: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -55,7 +58,8 @@ def interleaved(a: Study, b: Study, where: str = "") -> Both | None:
         )
     differing = [path for path in a.base if a.base[path] != b.base[path] and path.startswith(_SECTIONS)]
     differing = [path for path in differing if not path.startswith(_HOW_MUCH)]
-    alike, pairs, left_out = _matched(a, b)
+    alike, pairs, alone = _matched(a, b)
+    left_out = [f"only {name} has {label}" for name, labels in alone.items() for label in labels]
     if not (alike or pairs):
         what = "no arm of A is among B's: " + "; ".join(left_out)
         raise IncomparableError(what, where=where, remedy="measure the same arms in both")
@@ -64,7 +68,7 @@ def interleaved(a: Study, b: Study, where: str = "") -> Both | None:
     pairs = [*((arm, arm) for arm in alike if differing), *pairs]
     if not differing:
         left_out += [f"{entry.arm.label} is the same in both" for entry in alike]
-    return Both(_study(a, b, differing, pairs), tuple(left_out))
+    return Both(_study(a, b, differing, pairs), tuple(left_out), tuple(alone[A]))
 
 
 def _alone(study: Study) -> Study:
@@ -119,8 +123,8 @@ def _study(a: Study, b: Study, differing: Sequence[str], pairs: Sequence[tuple[S
     )
 
 
-def _matched(a: Study, b: Study) -> tuple[list[StudyArm], list[tuple[StudyArm, StudyArm]], list[str]]:
-    """The arms of both, the pairs whose settings alone differ, and those that stand against none."""
+def _matched(a: Study, b: Study) -> tuple[list[StudyArm], list[tuple[StudyArm, StudyArm]], dict[str, list[str]]]:
+    """The arms of both, the pairs whose settings alone differ, and by configuration those that stand against none."""
     mine, theirs = ({e.arm.label: e for e in study.arms if e.arm.role == "treatment"} for study in (a, b))
     alike = [theirs[label] for label in mine if label in theirs]
     alone = [[e for label, e in each.items() if label not in other] for each, other in ((mine, theirs), (theirs, mine))]
@@ -131,13 +135,8 @@ def _matched(a: Study, b: Study) -> tuple[list[StudyArm], list[tuple[StudyArm, S
         if len(of_both[0]) == len(of_both[1]) == 1:
             pairs.append((of_both[0][0], of_both[1][0]))
     paired = [entry.arm.label for pair in pairs for entry in pair]
-    left_out = [
-        f"only {name} has {entry.arm.label}"
-        for name, side in zip((A, B), alone, strict=True)
-        for entry in side
-        if entry.arm.label not in paired
-    ]
-    return alike, pairs, left_out
+    labels = [[entry.arm.label for entry in side if entry.arm.label not in paired] for side in alone]
+    return alike, pairs, dict(zip((A, B), labels, strict=True))
 
 
 def _place(arm: Arm) -> tuple[str, str]:

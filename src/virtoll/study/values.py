@@ -155,11 +155,11 @@ def _path(hint: Any, raw: Any, beside: Path) -> str:
 
 
 _WORDS: dict[str, Callable[[float], str]] = {
-    "_bit_per_s": units.format_bit_rate,
-    "_bytes": units.format_bytes,
-    "_ns": units.format_duration,
-    "_per_s": lambda rate: f"{rate:g} /s",
-    "_share": lambda share: f"{share * 100:g} %",
+    "_bit_per_s": units.exact_bit_rate,
+    "_bytes": units.exact_size,
+    "_ns": units.exact_duration,
+    "_per_s": units.exact_rate,
+    "_share": lambda share: f"{units.exact_percent(share)} %",
 }
 TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list"}
 

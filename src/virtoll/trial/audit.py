@@ -145,6 +145,7 @@ class _Inside:
             "speculation_store_bypass": lambda: procfiles.keyed(self._status, "Speculation_Store_Bypass"),
             "speculation_indirect_branch": lambda: procfiles.keyed(self._status, "SpeculationIndirectBranch"),
             "capabilities": lambda: procfiles.keyed(self._status, "CapEff"),
+            "users": lambda: procfiles.users(self._text(f"{self.own}/uid_map")),
             "lsm_label": self._label,
             "open_files": lambda: procfiles.open_files(self._text(f"{self.own}/limits")),
             "page_size": lambda: procfiles.page_size(self.agent.get("/proc/self/auxv")),
@@ -298,6 +299,8 @@ class _Outside:
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended
+            if "\nVmSize:" not in status:
+                continue  # a thread of the kernel's (vhost's, before Linux 6.4), which asks for nothing
             answers[told(status)] = None
         if not answers:
             raise UntoldError("no process is in its control group")

@@ -128,9 +128,10 @@ class Company:
             return
         share = used / len(lab.generator.cpus)
         detail, held = f"used {share:.0%} of {len(lab.generator.cpus)} CPU", share < proofs.HEADROOM
-        if not held and is_closed:
+        limits = self.companions[0].instance.limits  # of all: they share as many CPUs as each may use
+        if not held and is_closed and limits.budget == "inclusive":  # else helpers may compute beyond these
             parts = [proofs.cpus_used(watched, name, measured.windows) for name in ("instance", *self.accountings)]
-            busy = sum(part for part in parts if not isinstance(part, str)) / len(lab.sut.cpus)
+            busy = sum(part for part in parts if not isinstance(part, str)) / limits.vcpus
             held = share < proofs.OUTRUN and busy >= proofs.BUSY
             detail += f", and the instances {busy:.0%} of theirs"
         notes.check(HEADROOM_FOR_ALL, held, detail)

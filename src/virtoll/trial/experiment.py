@@ -253,7 +253,7 @@ class LabExperiment:
                 subject = RampedService if work.load.levels else DrivenService
                 yield subject(*there, treatment.rotation, others)
             else:
-                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
+                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id, treatment.generators)
                 yield SearchedService(*there, treatment.rotation, search=search)
 
     def _session(
@@ -289,10 +289,12 @@ class LabExperiment:
     ) -> Generator[None, None, bool]:
         """Whether the instance's agent is of use still: else the next trial deploys anew."""
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
+        cpus = instance_cpus(lab, treatment.limits)
+        group = "" if is_elsewhere(instance) else instance.accounting.cgroup
         subject.prepare(notes)
         with beside(self.deployer, trial, treatment.limits, plan, notes) as begin:
             lost_before, clock = losses(lab), self.monitor.read_clock(instance)
-            with hogs(lab, treatment.background.hogs, instance_cpus(lab, treatment.limits)):
+            with hogs(lab, treatment.background.hogs, cpus, group):
                 subject.warm_up(notes)
                 yield from _aside(instance, treatment)
                 # From now until what was seen is collected nobody talks to the instance but the subject.

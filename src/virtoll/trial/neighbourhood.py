@@ -81,6 +81,8 @@ class Disturbance:
                 self._loose_ns = time.monotonic_ns()
         except StreamError as error:
             self._silence = f"it is not known whether it began: {error}"
+        except HostError as error:
+            self.failure, self._refusal = error, str(error)
         except VirtollError as error:
             self._refusal = str(error)
         except Exception as error:  # a thread's error is seen by nobody: `beside` raises it

@@ -48,6 +48,19 @@ def seccomp(status: str) -> str:
     return _SECCOMP.get(told, told)
 
 
+def users(uid_map: str) -> str:
+    """Whose the users of a process are, of /proc/PID/uid_map (user_namespaces(7)): ``its kernel's``, or
+    ``0 to 65535, to the host 1878982656 and on`` of a user namespace.
+    """
+    told = []
+    for line in uid_map.splitlines():
+        inside, outside, count = (int(word) for word in line.split())
+        if (inside, outside, count) == (0, 0, 2**32 - 1):
+            return "its kernel's"
+        told.append(f"{inside} to {inside + count - 1}, to the host {outside} and on")
+    return "; ".join(told)
+
+
 def open_files(limits: str) -> str:
     """``1024 of 524288``: soft and hard."""
     found = re.search(r"^Max open files\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
@@ -73,9 +86,11 @@ def chosen(text: str) -> str:
 
 
 def interface_towards(route: str, address: str) -> str:
-    """The device of /proc/net/route by which packets to ``address`` leave: that of the longest prefix."""
+    """The device of /proc/net/route by which packets to ``address`` leave: that of the longest prefix, and of several
+    of one length that of the smallest metric.
+    """
     wanted = int(ipaddress.IPv4Address(address))
-    best: tuple[int, str] | None = None
+    found: list[tuple[int, int, str]] = []
     for line in route.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 8:
@@ -83,10 +98,10 @@ def interface_towards(route: str, address: str) -> str:
         # Both in the machine's byte order, printed as a number: little-endian on x86-64.
         destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
         if wanted & mask == destination and re.fullmatch(r"[\w.:@-]{1,15}", fields[0]):
-            best = max(best or (-1, ""), (mask, fields[0]))
-    if best is None:
+            found.append((-mask, int(fields[6]) % 2**32, fields[0]))  # the kernel prints it with a sign
+    if not found:
         raise UntoldError(f"/proc/net/route has no way to {address}")
-    return best[1]
+    return min(found, key=lambda way: way[:2])[2]
 
 
 def virtio_offloads(bits: str) -> str:

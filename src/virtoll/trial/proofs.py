@@ -15,6 +15,7 @@ from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
+from virtoll.record.knee import Objective
 from virtoll.record.model import (
     ALL_THERE,
     ANSWERED,
@@ -23,6 +24,7 @@ from virtoll.record.model import (
     DROPPED,
     GENERATOR_HEADROOM,
     INTENDED,
+    JOINED,
     LATE_NS,
     LEAST_BEYOND,
     LIVE_LATENCY,
@@ -31,9 +33,12 @@ from virtoll.record.model import (
     NOT_BOOKED,
     NOT_LIMITED,
     ORIGIN_HEADROOM,
+    PRESENT,
     SENDS,
     SENDS_LATE,
     STARTING_MS,
+    STAY,
+    STAYED,
     THERE_MS,
     VIEW,
     WAKES,
@@ -104,6 +109,8 @@ def of_requests(notes: Notes, measured: Measured) -> None:
     notes.check(name, done > 0 and (events.failed_share or 0.0) <= FAILED_SHARE, told)
     if VIEW in measured.window.events:
         _of_views(notes, measured.window.events[VIEW])
+    if STAY in measured.window.events:
+        _of_stays(notes, measured.window.events[STAY])
 
 
 def _kinds(failures: Mapping[str, int]) -> str:
@@ -116,6 +123,21 @@ def _of_views(notes: Notes, views: Events) -> None:
     told = _kinds(_broke_off(views)) or "none broke off but of waiting"
     held = _went_on(views) if views.offered else None
     notes.check(WENT_ON, held, f"of {views.offered} that began: {told}")
+
+
+def _of_stays(notes: Notes, stays: Events) -> None:
+    """Participants who had come in were not lost: joins that go well say nothing of those who are cut off later."""
+    told = _kinds(stays.failures) or "none was lost"
+    notes.check(STAYED, _stayed(stays) if stays.offered else None, f"of {stays.offered} who were in: {told}")
+
+
+def some_were_cut_off(window: Window) -> bool:
+    """Whether more participants than may fail were lost, though they had come in."""
+    return STAY in window.events and not _stayed(window.events[STAY])
+
+
+def _stayed(stays: Events) -> bool:
+    return sum(stays.failures.values()) <= FAILED_SHARE * stays.offered
 
 
 def some_broke_off(window: Window) -> bool:
@@ -138,7 +160,7 @@ _UNTOLD = "the load does not tell how many failed"
 
 
 def of_generator(
-    notes: Notes, measured: Measured, generator_cpus: int | None, instance_busy: float | str = "its use is not known"
+    notes: Notes, measured: Measured, generator_cpus: float | None, instance_busy: float | str = "its use is not known"
 ) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom.
 
@@ -178,13 +200,13 @@ def of_generator(
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
 
 
-def used_of(used_cpus: float, usable_cpus: int | None, of: str = "of") -> tuple[float, str]:
+def used_of(used_cpus: float, usable_cpus: float | None, of: str = "of") -> tuple[float, str]:
     """The share that a generator used of the CPUs that it can use (None: of one, for nobody knows of more); and that in
     words."""
     cpus = 1 if usable_cpus is None else usable_cpus
     share = used_cpus / cpus
     more = ", and whether it could use more is not known" if usable_cpus is None and share >= HEADROOM else ""
-    return share, f"{share:.0%} {of} {cpus} CPU{more}"
+    return share, f"{share:.0%} {of} {cpus:.3g} CPU{more}"
 
 
 def _is_outrun(share: float, instance_busy: float) -> bool:
@@ -204,7 +226,7 @@ def _of_several(notes: Notes, measured: Measured, instance_busy: float | str) ->
     if used is None:
         notes.check(GENERATOR_HEADROOM, None, f"{measured.instrument} does not report the CPU time of each")
         return
-    detail = "used " + "; ".join(f"generator {p.generator} {share:.0%} of {cpus} CPU" for p, share, cpus in used)
+    detail = "used " + "; ".join(f"generator {p.generator} {share:.0%} of {cpus:.3g} CPU" for p, share, cpus in used)
     over = [(part, share) for part, share, _ in used if share >= HEADROOM]
     if over and measured.loop == "closed" and not isinstance(instance_busy, str):
         over = [(part, share) for part, share in over if not _is_outrun(share, instance_busy)]
@@ -288,6 +310,29 @@ def some_were_not_there(window: Window) -> bool:
     return not _are_there(*_beginning_ms([window]))
 
 
+def some_never_began(window: Window, startup: str) -> bool:
+    """Of viewers who stay from window to window of a search: whether more of those who had gathered than may be missing
+    never began to play until its end, and so could not stall. ``startup``: the key of the start-ups, which are of those
+    who come anew within the window, and told by themselves.
+    """
+    if window.at is None or VIEW not in window.events or startup not in window.events:
+        return False
+    anew = window.events[startup]
+    later = 0 if anew.drain is None else anew.drain.completed  # they began after its end
+    gathered = window.events[VIEW].offered - (anew.completed - later)
+    return gathered < (1 - _BEGINNING_SHARE) * window.at
+
+
+def some_were_not_in(window: Window, objectives: Sequence[Objective]) -> bool:
+    """Of a conference: whether more of those who were to be in it than may be missing were not, at its end: they have
+    no streams that could lose or freeze. Not where one of the ``objectives`` says itself who is to be there.
+    """
+    joined, is_asked = window.counts.get(JOINED), any(each.metric == PRESENT for each in objectives)
+    if joined is None or window.at is None or is_asked:
+        return False
+    return joined < (1 - _BEGINNING_SHARE) * window.at
+
+
 def _are_there(starting_ms: int, there_ms: int) -> bool:
     return starting_ms <= _BEGINNING_SHARE * there_ms
 
@@ -337,8 +382,11 @@ def read_too_late(*windows: Window) -> str:
 
 
 def _tells_lateness(window: Window) -> bool:
-    """Whether anything is told of a window that would be better, had the generator read in time."""
-    return bool(holding_lateness(window)) or window.counts.get("stalls", 0) > 0
+    """Whether anything is told of a window that would be better, had the generator read in time: views that broke off
+    too, for what is read seconds late has leaped.
+    """
+    broke_off = VIEW in window.events and _broke_off(window.events[VIEW])
+    return bool(holding_lateness(window)) or window.counts.get("stalls", 0) > 0 or bool(broke_off)
 
 
 def holding_lateness(window: Window) -> list[str]:
@@ -497,7 +545,7 @@ def what_was_lost(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 def of_watching(notes: Notes, watched: Watched) -> None:
     """The samplers worked, and had room and time: samples were taken, and none of the window was lost."""
-    inside = "none asked for" if watched.inside is None else len(watched.inside)
+    inside = "none" if watched.inside is None else len(watched.inside)  # not asked for, or it answered no more
     detail = f"{len(watched.outside)} values outside, {inside} inside, {watched.late_ticks} ticks late"
     taken = bool(watched.outside) and watched.inside != []
     held = taken and watched.dropped_ticks == 0

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from virtoll.lab.losses import losses
+from virtoll.loads import sights
 from virtoll.loads.base import Load, Measurement
+from virtoll.loads.watchers import failed_here
 from virtoll.monitor import Watched
 from virtoll.record.knee import Objective
-from virtoll.record.model import GENERATOR_HEADROOM, MISSED, UNTOLD, VOID, Measured, Window
+from virtoll.record.model import ALL_THERE, GENERATOR_HEADROOM, MISSED, STAYED, UNTOLD, VOID, Measured, Window
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -63,11 +65,17 @@ class RampedService(DrivenService):
         return measured.model_copy(update={"facts": facts})
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
-        """The generator was not in the way at some level at least, nor was the origin."""
+        """The generator was not in the way at some level at least, nor was the origin. Where it is not known what the
+        generator used at a level that stands, it may have been in the way there: not checked, rather than proved.
+        """
         unit, first = self.load.intensity.unit, next(iter(self._void), "")
         told = f"in the way at {len(self._void)} of {len(measured.windows)} levels"
         told += f" (at {first} {unit}: {self._void[first]})" if first else ""
-        notes.check(GENERATOR_HEADROOM, len(self._void) < len(measured.windows), told)
+        levels = zip(map(str, self.load.levels), measured.windows, strict=False)
+        unknown = [level for level, window in levels if window.cpus_at_most is None and level not in self._void]
+        told += f"; what it used is not known at {', '.join(unknown)} {unit}" if unknown else ""
+        held = len(self._void) < len(measured.windows)
+        notes.check(GENERATOR_HEADROOM, None if held and unknown else held, told)
         if self.has_origin:
             proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
 
@@ -84,20 +92,27 @@ def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
     wiring lost meanwhile, in words.
 
     That the generator was late voids a level of which it may be the cause that it missed the objective. Where all was
-    met it did no harm but to the joins' times, which are not told then, and to what is `untold`.
+    met it did no harm but to the joins' times, which are not told then, and to what is `untold`. A level is void, too,
+    of which nothing was missed but what our own browsers failed to tell.
     """
     window = measurement.window
     if lost:
         return f"the wiring lost {lost}"
     if why := overrun(window, load, cpus) or lacking(window, load):
         return why
+    objectives = [parse(text, load.quantities) for text in load.kept]
+    texts = missed_by(objectives, measurement, load.request)
+    if objectives and not texts:
+        return ""
     values: dict[str, float | None] = {}
     bad = []
-    for each in (parse(text, load.quantities) for text in load.kept):
+    for each in objectives:
         with suppress(ValueError):  # it cannot be told, which `missed_by` notes
             values |= values_of([each], window, load.request, measurement.bulk.histogram)
             bad += missed([each], values)
-    return in_the_way(window, load, cpus, bad, values) if bad or not load.kept else ""
+    unknown = [each.metric for each in objectives if each.metric not in values]
+    is_of_browsers = bool(unknown) and len(unknown) == len(texts) and set(unknown) <= sights.QUANTITIES.keys()
+    return (failed_here(window) if is_of_browsers else "") or in_the_way(window, load, cpus, bad, values)
 
 
 def untold(window: Window) -> dict[str, str]:
@@ -109,7 +124,9 @@ def untold(window: Window) -> dict[str, str]:
 
 
 def missed_by(objectives: Sequence[Objective], measurement: Measurement, request: str) -> list[str]:
-    """The parts of an objective that a window missed; what cannot be told of it was not met."""
+    """The parts of an objective that a window missed; what cannot be told of it was not met. Nor is one whose
+    participants were not all in, or did not stay.
+    """
     found = []
     for each in objectives:
         try:
@@ -118,7 +135,8 @@ def missed_by(objectives: Sequence[Objective], measurement: Measurement, request
             found.append(f"{each.text} ({error})")
             continue
         found += [one.text for one in missed([each], values)]
-    return found
+    found += [STAYED] * proofs.some_were_cut_off(measurement.window)
+    return found + [ALL_THERE] * proofs.some_were_not_in(measurement.window, objectives)
 
 
 def _of_work(notes: Notes, unit: str, windows: Sequence[Window]) -> None:

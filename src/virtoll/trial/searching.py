@@ -18,6 +18,7 @@ from virtoll.record.model import (
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
+    STAYED,
     WENT_ON,
     Events,
     Measured,
@@ -36,15 +37,15 @@ from virtoll.units import format_duration, plural
 
 class KneeSearch:
     """A search at a load's session, a window at a time. ``trial``: its name, of which the steps between intensities are
-    drawn; ``cpus``: the generator's.
+    drawn; ``cpus``: the generator's; ``generators``: how many ask, each with ports and open files of its own.
     """
 
-    def __init__(self, settings: Knee, load: Load, cpus: int, trial: str) -> None:
+    def __init__(self, settings: Knee, load: Load, cpus: int, trial: str, generators: int = 1) -> None:
         self._settings, self._load, self._cpus = settings, load, cpus
         self._objectives = [parse(text, load.quantities) for text in settings.objective]
         offset = 1 - random.Random(trial).random()
         whole = load.intensity.whole
-        self._most_here = max(settings.least, load.most_here(cpus))
+        self._most_here = max(settings.least, generators * load.most_here(cpus))
         most = min(settings.most, self._most_here)
         intensities = levels(settings.least, most, settings.precision_share, whole=whole, offset=offset)
         self._search = search(intensities, settings.windows)
@@ -80,6 +81,9 @@ class KneeSearch:
         values, untold = self._told(measurement)
         bad = missed([each for each in self._objectives if each.metric in values], values)
         texts = [each.text for each in bad] + [WENT_ON] * proofs.some_broke_off(window)
+        texts += [STAYED] * proofs.some_were_cut_off(window)
+        never_came = proofs.some_never_began(window, self._load.request)
+        texts += [ALL_THERE] * (never_came or proofs.some_were_not_in(window, self._objectives))
         if untold and not texts:
             raise TrialError(
                 f"whether a window meets the objective cannot be told: {untold}",
@@ -87,8 +91,8 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             )
         if not texts and not window.parts and proofs.some_were_not_there(window):
-            texts, limit = [ALL_THERE], ""
-        elif not texts:
+            texts = [ALL_THERE]
+        if not texts:
             limit = lacking(window, self._load)
         elif dropped := lost():
             limit = f"the wiring lost {dropped}"
@@ -151,6 +155,8 @@ def in_the_way(
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
+    if few := _users_were_few(window, load, bad):
+        return few
     return proofs.read_too_late(window) if load.loop == "open" else ""
 
 
@@ -182,7 +188,7 @@ def _overrun_of_several(window: Window) -> str:
     """The first generator that had too much to do, or began too late to be part of the whole."""
     for part, share, cpus in several.used(window) or ():
         if share >= proofs.HEADROOM:
-            return f"generator {part.generator} used {share:.0%} of its {cpus} CPU"
+            return f"generator {part.generator} used {share:.0%} of its {cpus:.3g} CPU"
     if not several.tell_when(window):
         return ""
     late, told = several.begun(window)
@@ -203,6 +209,20 @@ def _connections_were_few(window: Window, load: Load, events: Events, bad: Seque
     if connections >= needed:
         return ""
     return f"{events.queued} of {events.offered} {plural(load.request)} waited for one of its {connections} connections"
+
+
+def _users_were_few(window: Window, load: Load, bad: Sequence[record.Objective]) -> str:
+    """The same of a program's users in open loop, who do not tell how many had to wait for one of them: by the same law
+    some did, where a latency that holds it missed its bound and there were fewer users than that keeps busy.
+    """
+    bounds_ms = [each.bound for each in bad if each.metric in load.from_due]
+    if load.loop != "open" or not bounds_ms or window.at is None:
+        return ""
+    needed, users = window.at * min(bounds_ms) / 1e3, load.settings.users
+    if users >= needed:
+        return ""
+    busy = f"{window.at:,.6g} {load.intensity.unit} keep busy for {min(bounds_ms):g} ms each"
+    return f"its users ({users}) are fewer than {busy}"
 
 
 def lacking(window: Window, load: Load) -> str:

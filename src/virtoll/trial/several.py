@@ -47,16 +47,16 @@ def tell_when(window: Window) -> bool:
     return all(part.window.begun_ns is not None for part in window.parts)
 
 
-def used(window: Window) -> list[tuple[GeneratorPart, float, int]] | None:
+def used(window: Window) -> list[tuple[GeneratorPart, float, float]] | None:
     """The share of the CPUs that its threads can use that each generator used, with all who share them: nobody has more
     headroom than they have together; and how many those are. None where one of them does not tell.
     """
-    cpus: dict[tuple[int, ...], tuple[float, int]] = {}
+    cpus: dict[tuple[int, ...], tuple[float, float]] = {}
     for part in window.parts:
         if part.window.cpus_at_most is None:
             return None
         key = tuple(part.cpus)
-        busy, usable = cpus.get(key, (0.0, 0))
+        busy, usable = cpus.get(key, (0.0, 0.0))
         mine = len(part.cpus) if part.usable is None else part.usable
         cpus[key] = busy + part.window.cpus_at_most, min(usable + mine, max(1, len(part.cpus)))
     found = ((part, *cpus[tuple(part.cpus)]) for part in window.parts)

@@ -17,6 +17,7 @@ from virtoll.platforms.base import platforms
 from virtoll.report.advice import Known, advise
 from virtoll.report.advising import as_json, as_text
 from virtoll.report.findings import find, told_as_damage
+from virtoll.report.reservations import go_by_cpu
 from virtoll.run.named import is_ready_made
 
 
@@ -41,9 +42,9 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
 
 
 def _wanted(objectives: Sequence[str], run: Run) -> Wanted:
-    """Samples are read where what they tell is asked for, or is what the run's answer is in: reading them takes longer
-    than all else.
+    """Samples are read where what they tell is asked for, or is what the run's answer or a caution is in: reading them
+    takes longer than all else.
     """
     memory = any(name in text for text in objectives for name in ("memory", "rss"))
     usage = memory or any(name in text for text in objectives for name in ("cpu", "switches"))
-    return Wanted(latency=True, usage=usage or is_told_by_server(run), memory=memory, inside=False)
+    return Wanted(latency=True, usage=usage or is_told_by_server(run) or go_by_cpu(run), memory=memory, inside=False)

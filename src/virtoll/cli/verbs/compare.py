@@ -64,4 +64,4 @@ def _again(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return made.code
     arguments.before, arguments.after = made.directory, None
-    return tell(arguments, made.notes) or made.code
+    return tell(arguments, made.notes, made.lacking) or made.code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ from virtoll.report.palette import BAND, BETTER, INK, PAPER, WORSE
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import join
-from virtoll.units import percent
+from virtoll.units import exact_percent, percent
 
 
 class Protection(Section):
@@ -228,12 +229,11 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
         if is_polite(condition) and metric.probe:  # a probe sees no before
             continue
         rows.append((_head(told, exposures[0]), *(_loss(exposure, metric, work) for exposure in exposures)))
-    family = sum(
-        toll.verdict.kind not in ("missing", "unjudged") and not is_polite(exposure.condition)
-        for exposure in told.exposures.values()
-        if (toll := exposure.tolls.get(metric.name)) is not None
-    )
-    rates = method.error_rates(f"the {family} comparisons of this table", rule_of(told.matrix.run.plan))
+    rule = rule_of(told.matrix.run.plan)
+    beside = [exposure for exposure in told.exposures.values() if not is_polite(exposure.condition)]
+    known = [toll for exposure in beside if (toll := exposure.tolls.get(metric.name)) is not None]
+    family = sum(rule.by_plan or not math.isnan(toll.p) for toll in known)  # as `ratios.family_of` counts
+    rates = method.error_rates(method.comparisons(family, "this table"), rule)
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "
@@ -255,7 +255,7 @@ def _noise(told: Isolation, metric: Metric) -> str:
     floor = told.floors[metric.name]
     if floor is None:
         return "The noise floor is unknown: beside no neighbour do both natives have a ratio in each of enough blocks."
-    return f"Noise floor (native's losses against those of native again): {floor * 100:.1f} %."
+    return f"Noise floor (native's losses against those of native again): {percent(floor * 100)} %."
 
 
 def _what(metric: Metric) -> str:
@@ -323,7 +323,7 @@ def _arm(told: Isolation, arm: Arm) -> str:
     if same := kinds.get("same"):
         margin = max(toll.margin for exposure in same for toll in exposure.tolls.values())
         parts.append(
-            f"protected from {join([names[id(one)] for one in same])} (no difference within {percent(margin * 100)} %)"
+            f"protected from {join([names[id(one)] for one in same])} (no difference within {exact_percent(margin)} %)"
         )
     for harm in HARMS:
         parts += [f"beside {names[id(one)]} {_harm(told, one)}" for one in kinds.get(harm, [])]

@@ -20,7 +20,7 @@ from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.sections.tolls import same, unsure
 from virtoll.report.tables import Cell, Table
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, drawn_of, join, not_measured, with_fewer, worse
+from virtoll.report.words import NO_NATIVE, drawn_of, join, no_answer, not_measured, with_fewer, worse
 
 
 class KneeSection(Section):
@@ -95,7 +95,7 @@ def _answer(findings: Findings) -> str:
     measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
-        return NO_ANSWER
+        return no_answer(findings)
     planned = len(findings.matrix.conditions)
     judged = [toll for toll in measured if toll.verdict.kind in ("costs", "gains")]
     parts = [same(measured, planned), *(_one(toll, planned) for toll in judged), unsure(measured, planned)]
@@ -131,9 +131,11 @@ def _why(findings: Findings, toll: Toll) -> str:
     return next((f"{native.label}: {bounds}" for native, bounds in natives if bounds), toll.verdict.words)
 
 
-def _bounds(findings: Findings, arm: Arm) -> str:
-    """The bounds that an arm's searches ended at: of each kind the lowest, and of how many trials, if not of all."""
-    searches = _searches(findings, arm)
+def _bounds(findings: Findings, arm: Arm, condition: Condition | None = None) -> str:
+    """The bounds that an arm's searches ended at, under one condition or any: of each kind the lowest, and of how many
+    trials, if not of all.
+    """
+    searches = _searches(findings, arm, condition)
     kinds: dict[tuple[str, bool], list[tuple[Measured, Knee]]] = {}
     for measured, knee in searches:
         if knee.value is None:
@@ -194,7 +196,7 @@ def _value(findings: Findings, arm: Arm, condition: Condition) -> Cell:
     if estimate is not None:
         return Cell(plus_minus(estimate))
     lost, n = findings.matrix.censored(KNEE, arm, condition)
-    return Cell(f"a bound in {lost} of {n}", "missing", _bounds(findings, arm))
+    return Cell(f"a bound in {lost} of {n}", "missing", _bounds(findings, arm, condition))
 
 
 def _range(knees: list[Knee]) -> str:

@@ -16,8 +16,8 @@ from virtoll.report.numbers import significant
 from virtoll.report.palette import BAND, BETTER, INK, PAPER, WORSE
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, fewer, join, mid, not_measured, worse
-from virtoll.units import percent
+from virtoll.report.words import NO_NATIVE, fewer, join, mid, no_answer, not_measured, worse
+from virtoll.units import exact_percent
 
 _MOST_NAMED = 3  # costs of one arm that the answer names; the table has the others
 _MOST_FREE = 5
@@ -149,11 +149,11 @@ def tolls(findings: Findings) -> Table:
 
 def _answer(findings: Findings) -> list[str]:
     """What each arm gives away: what shows no difference, and its largest costs."""
-    if not any(_totals(findings, arm) for arm in findings.treatments):
-        return [NO_ANSWER]
+    seen = [arm for arm in findings.treatments if _totals(findings, arm) or _without_ratio(findings, arm)]
+    if not seen:
+        return [no_answer(findings)]
     count = len(findings.judged)
     first = f"Against native, by what stands for each of {count} probe{'s' * (count != 1)}:"
-    seen = [arm for arm in findings.treatments if _totals(findings, arm)]
     last = not_measured(findings, [arm for arm in findings.treatments if arm not in seen])
     silent = f"Nothing valid was measured by {join(findings.silent)}" if findings.silent else ""
     return [first, *(_arm(findings, arm) for arm in seen), *(f"{words}." for words in (last, silent) if words)]
@@ -189,7 +189,7 @@ def _arm(findings: Findings, arm: Arm) -> str:
         parts.append(f"better than native in {_some(named)}")
     if kinds["same"]:
         named = [_named(findings, toll) for toll in kinds["same"]]
-        within = percent(max(toll.margin for toll in kinds["same"]) * 100)
+        within = exact_percent(max(toll.margin for toll in kinds["same"]))
         is_whole = not any(_fewer(findings, toll) for toll in kinds["same"])
         what = f"all {len(named)}" if is_whole and len(named) == len(tolls) > 2 else _some(named)
         parts.append(f"no difference shown (within {within} %) in {what}")

@@ -13,6 +13,7 @@ from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import join, mid, with_fewer
+from virtoll.units import percent
 
 
 class SideBySide(Section):
@@ -127,7 +128,7 @@ def _kept(findings: Findings, server: str) -> Table:
     metrics = told.shown[server]
     rows = [(Cell(arm.label), *(_cell(findings, server, arm, metric) for metric in metrics)) for arm in _arms(findings)]
     floors = {m: floor for m in metrics if (floor := told.floors[server, m.name]) is not None}
-    known = ", ".join(f"{_names([metric])} {floor * 100:.1f} %" for metric, floor in floors.items())
+    known = ", ".join(f"{_names([metric])} {percent(floor * 100)} %" for metric, floor in floors.items())
     notes = (
         "Beside the others against alone, paired within blocks, with 95 % intervals: a cost is a worsening. "
         + (f"Noise floor (native against native again): {known}." if known else "The noise floor is not known."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import OF_A_WINDOW
 from virtoll.analysis.ratios import Toll
+from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import (
@@ -33,11 +35,11 @@ from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import (
-    NO_ANSWER,
     NO_NATIVE,
     fewer,
     join,
     lower,
+    no_answer,
     not_measured,
     not_told,
     replicates_of,
@@ -116,17 +118,19 @@ def _figure(findings: Findings) -> Figure | None:
     if not rows:
         return None
     margin = findings.margin
-    values = [row["value"] for row in rows]
+    values = [row["value"] for row in (*rows, *points)]
     near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
     is_far = min(values) < 0.5 or max(values) > 1.8  # a linear axis, as below, would not hold it
     zoom = is_far and len(near) > 1
     what = lower(findings.headline.title)
 
-    def panel(shown: list[Row], title: str, layout: Layout, width: int, log: bool) -> Any:
+    def panel(shown: list[Row], title: str, layout: Layout, width: int, *, log: bool, whole: bool = True) -> Any:
+        """``whole``: its axis holds every stroke, too."""
         names = [row["arm"] for row in shown]
-        extent = log_extent([*shown, {"value": 1, "low": 1, "high": 1 + margin}])
+        strokes = [{**p, "low": p["value"], "high": p["value"]} for p in points if whole and p["arm"] in names]
+        extent = log_extent([*shown, *strokes, {"value": 1, "low": 1, "high": 1 + margin}])
         if not log:
-            low, high = min(row["low"] for row in shown), max(row["high"] for row in shown)
+            low, high = (of(row[end] for row in (*shown, *strokes)) for of, end in ((min, "low"), (max, "high")))
             extent = [max(0.4, min(low, 0.97)) - 0.02, min(1.8, max(high, 1.03)) + 0.02]
         scale = alt.Scale(type="log" if log else "linear", domain=extent, zero=False, nice=False)
         axis = alt.Axis(
@@ -171,7 +175,7 @@ def _figure(findings: Findings) -> Figure | None:
         whole = panel(rows, f"{what}, as a share of native's", layout, width, log=is_far)
         if not zoom:
             return styled(whole)
-        close = panel(near, "the same, near native", layout, width, log=False)
+        close = panel(near, "the same, near native", layout, width, log=False, whole=False)
         return styled(alt.vconcat(whole, close, spacing=26))
 
     over = f"all conditions ({join(few)})" if few else "all conditions"
@@ -188,12 +192,17 @@ def _figure(findings: Findings) -> Figure | None:
 
 
 def _words(estimate: Estimate) -> str:
-    """``85.1 % [84, 86]``: a ratio as a share of native's."""
-    value = percent_of(estimate.value)
+    """``85 % [84, 86]``: a ratio as a share of native's, with the decimals that tell a bound from 100."""
     if estimate.low is None or estimate.high is None:
-        return value
-    low, high = (percent_of(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
+        return percent_of(estimate.value)
+    bounds, digits = (estimate.low, estimate.high), 0
+    while any(abs(each - 1) >= _TOLD and float(f"{each * 100:.{digits}f}") == 100 for each in bounds):
+        digits += 1
+    value, low, high = (percent_of(each, digits).removesuffix(" %") for each in (estimate.value, *bounds))
+    return f"{value} % [{low}, {high}]"
+
+
+_TOLD = 1e-4  # by less than this no bound is told from native's own
 
 
 def _tolls(findings: Findings) -> Table:
@@ -216,15 +225,20 @@ def _tolls(findings: Findings) -> Table:
         )
         for skipped in findings.run.environment.skipped
     ]
-    family = max((sum(t.verdict.kind != "floor" for t in findings.tolls(name).overall) for name in metrics), default=0)
+    family = max((_tested(findings.tolls(name).overall, findings.rule) for name in metrics), default=0)
     notes = (
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
         f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
-        + method.error_rates(f"the {family} comparisons of a column", findings.rule),
+        + method.error_rates(method.comparisons(family, "a column"), findings.rule),
         *(not_told([findings.matrix.metrics[name]], why) for name in there if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
+
+
+def _tested(tolls: Sequence[Toll], rule: Rule) -> int:
+    """How many are tested together (`ratios.family_of`); by a rule that looks several times, all that were planned."""
+    return sum(toll.arm.role != "floor" and (rule.by_plan or not math.isnan(toll.p)) for toll in tolls)
 
 
 def _by_condition(findings: Findings) -> Table:
@@ -237,7 +251,7 @@ def _by_condition(findings: Findings) -> Table:
         rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
     notes = (
         f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. "
-        + method.error_rates(f"the {table.family} comparisons of this table", findings.rule),
+        + method.error_rates(method.comparisons(table.family, "this table"), findings.rule),
     )
     heads = ("Condition", *(arm.label for arm in arms))
     return Table(
@@ -259,7 +273,7 @@ def _answer(findings: Findings) -> str:
     measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
-        return NO_ANSWER
+        return no_answer(findings)
     planned = len(findings.matrix.conditions)
     judged = [toll for toll in measured if toll.verdict.kind in ("costs", "gains")]
     parts = [same(measured, planned), *(_one(toll, planned) for toll in judged), unsure(measured, planned)]
