@@ -23,6 +23,7 @@ from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
+from virtoll.record.model import Window
 from virtoll.services import daemon
 from virtoll.services.nginx_ll_hls import NginxLlHls, NginxLlHlsSettings
 
@@ -78,6 +79,19 @@ def served(scene: Scene, service: NginxLlHls) -> Iterator[tuple[Instance, LiveHt
         yield instance, service.start(instance, None)
 
 
+def at_the_live_edge(scene: Scene, offer: LiveHttp, said: str) -> Window:
+    """The first window in which viewers got hold of a part before it was listed, and told how old media were. Where CPUs
+    are busy they may lag behind the server for longer than one window: they go on.
+    """
+    with LOAD.session(scene.client, offer) as session:
+        for _ in range(60):
+            window = session.measure().window
+            assert window.events["start-up"].failures == window.events["view"].failures == {}, said
+            if window.counts["hinted"] and "media_age_ms" in window.values:
+                return window
+    raise AssertionError(f"nobody ever came up to the live edge: {window}, {said}")
+
+
 @pytest.mark.parametrize("scene", PLATFORMS, indirect=True)
 def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
     """By two workers, which tell the same; in turns between which viewers pause; and by viewers of plain HLS, who wait
@@ -87,13 +101,9 @@ def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
     with served(scene, service) as (instance, offer):
         said = daemon.log_tail(instance.agent, daemon.log_path(service.name))
         assert service.verify(offer, scene.client, LOAD.settings.live) == [], said
-        with LOAD.session(scene.client, offer) as session:
-            window = session.measure().window
-        assert window.events["start-up"].failures == window.events["view"].failures == {}, said
-        assert window.counts["hinted"] > 0
+        window = at_the_live_edge(scene, offer, said)
         assert window.counts["skipped"] == 0 or window.counts["stalls"] > 0
         assert window.values["live_latency_ms"] > 0
-        assert "media_age_ms" in window.values
         turns = []
         with LOAD.session(scene.client, offer) as session:
             for _ in range(2):
