@@ -80,8 +80,9 @@ def served(scene: Scene, service: NginxLlHls) -> Iterator[tuple[Instance, LiveHt
 
 
 def at_the_live_edge(scene: Scene, offer: LiveHttp, said: str) -> Window:
-    """The first window in which viewers got hold of a part before it was listed, and told how old media were. Where CPUs
-    are busy they may lag behind the server for longer than one window: they go on.
+    """The first window in which viewers got hold of a part before it was listed, and told how old media were.
+
+    Where CPUs are busy they may lag behind the server for longer than one window: they go on.
     """
     with LOAD.session(scene.client, offer) as session:
         for _ in range(60):
