@@ -30,7 +30,7 @@ while (1) {
 # where an answer is wanted: a guest's network may come to live while it asks.
 _CLIENT = """
 import secrets, signal, socket, sys
-signal.alarm(60)  # for all of it
+signal.alarm(400)  # for all of it: who answers may stand still
 source, wants_answer, address, *ports = sys.argv[1:]
 for port in map(int, ports):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -61,6 +61,14 @@ def server(ports: Iterable[Port]) -> list[str]:
     return ["perl", "-e", SERVER, *numbers]
 
 
+def remembered(lab: Lab) -> None:
+    """Have the SUT's kernel, which tracks connections by now, know datagrams' for an hour: by itself it forgets them
+    after 30 s, in which a machine may do nothing (`stops`).
+    """
+    known = [f"net.netfilter.nf_conntrack_udp_timeout{which}=3600" for which in ("", "_stream")]
+    lab.host.run(["sysctl", "--quiet", "--write", *known], confinement=Confinement(netns=lab.sut.netns))
+
+
 def exchanged(lab: Lab, address: str, ports: Iterable[Port], source: int = 0, *, wanted: bool = True) -> list[str]:
     """What each UDP port, asked from the generator's, saw as the asker's address; "refused" if that is not ``wanted``.
 
@@ -68,5 +76,5 @@ def exchanged(lab: Lab, address: str, ports: Iterable[Port], source: int = 0, *,
     """
     numbers = [str(number) for port in ports if port.protocol == "udp" for number in port.numbers]
     argv = [sys.executable, "-c", _CLIENT, str(source), "yes" if wanted else "no", address, *numbers]
-    done = lab.host.run(argv, timeout_s=90, confinement=Confinement(netns=lab.generator.netns))
+    done = lab.host.run(argv, confinement=Confinement(netns=lab.generator.netns))
     return done.text.split()

@@ -46,6 +46,8 @@ _OURS = frozenset({"processes", "rules"})  # kinds whose things bear no tag and 
 _KEPT = ("firewall", "settings", "rules")  # kinds of which nothing may be missing afterwards
 _LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in what a lab names
 
+SOON_S = 300.0  # what was killed is gone, and the kernel's late work done: where nothing can end (`stops`), minutes
+
 _LABS_NETWORK = re.compile(r"=198\.1[89]\.")  # 198.18.0.0/15, in an entry of connection tracking
 TUPLE = re.compile(r"\b(?:src|dst|sport|dport)=\S+")  # who speaks with whom, in an entry of connection tracking
 
@@ -94,7 +96,7 @@ def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
     return lines
 
 
-def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = 30.0) -> None:
+def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = SOON_S) -> None:
     """Fail with the list of what is new since ``before``; the kernel gets some time to finish what it does late."""
     deadline = time.monotonic() + within_s
     while left := differences(before, snapshot(), tag):
@@ -246,9 +248,11 @@ def _docker() -> Iterator[str]:
 
 
 def _output(*argv: str) -> list[str]:
-    """A command's lines; none where the machine lacks it."""
+    """A command's lines; none where the machine lacks it. No clock decides it: where nothing can end on the machine
+    (`stops`), a command that has said all has not ended for minutes.
+    """
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     except FileNotFoundError:
         return []
     return [line.strip() for line in done.stdout.splitlines()]

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from virtoll.agent import client, streams
-from virtoll.hosts import cgroup, namespaces, resources
+from virtoll.hosts import cgroup, changes, ledger, local, lock, namespaces, resources, ssh
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.ssh import Ssh
 from virtoll.lab import background
 from virtoll.lab import client as visitor
-from virtoll.platforms import container_network, dockerd, lxc, proxmox_vm, qemu, vm, vmm_api
+from virtoll.platforms import (
+    bundle,
+    container_network,
+    dockerd,
+    lxc,
+    proxmox_vm,
+    qemu,
+    qemu_settings,
+    vm,
+    vmm_api,
+    xen_dom0,
+)
 from virtoll.platforms.engine import Engine
-from virtoll.services import janus, postgres, red5, unbound, vlc
+from virtoll.services import janus, livekit, postgres, red5, unbound, vlc
 
 _PATIENCE_S = 480.0
+# What a program of a test's begins with that runs virtoll's code by itself: the tests' own patience is not its.
+PATIENT = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+from patience import wait_for_boots
+wait_for_boots()
+"""
 
 
 def wait_for_boots() -> None:
     """Have a guest's boot, and an agent's answer, take as long as they take: many times as long as elsewhere. The same
-    of the daemons of containers, of services that are to answer, of commands that name no time of their own, and of
-    what was killed and is to be gone (`stops` has why).
+    of the daemons of containers, of services that are to answer, of commands that name no time of their own, of what
+    was killed and is to be gone, and of whoever is to give a lock back or to tidy up by himself (`stops` has why).
     """
-    vm.BOOT_LIMIT_S = client._PATIENCE_S = _PATIENCE_S
+    vm.BOOT_LIMIT_S = client._PATIENCE_S = client._WHOLE_S = _PATIENCE_S
     dockerd._START_S = max(dockerd._START_S, _PATIENCE_S)  # nested.patience may have come before
     lxc._LXCFS_START_S = container_network.START_LIMIT_S = _PATIENCE_S
     proxmox_vm._CONNECT_S = qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = visitor._EXCHANGE_S = _PATIENCE_S
     namespaces.LOCK_S, lxc._LOCK_S = int(_PATIENCE_S), _PATIENCE_S
     cgroup._GRACE_S = resources._NETNS_GRACE_S = background._START_S = streams._SEND_PATIENCE_S = _PATIENCE_S
-    for service in (janus, postgres, red5, unbound, vlc):
+    local._DYING_S = lock._GRACE_S = ledger._LOCK_GRACE_S = ssh._CONNECT_S = _PATIENCE_S
+    bundle._STOP_S = lxc._STOP_S = qemu_settings._ASKED_S = vmm_api.REQUEST_LIMIT_S = _PATIENCE_S
+    xen_dom0.CREATE_LIMIT_S = xen_dom0.BACKENDS_LIMIT_S = _PATIENCE_S
+    vm._ENDING_S = 60.0  # there are streams that end, and their monitors live on
+    changes._GRACE_MS = int(_PATIENCE_S * 1000)
+    for service in (janus, livekit, postgres, red5, unbound, vlc):
         vars(service)["_READY_S"] = _PATIENCE_S
-    for call in (LocalHost.run, client.AgentClient.__init__, client.AgentClient.run, Engine.call):
+    for call in (LocalHost.run, Ssh.run, client.AgentClient.__init__, client.AgentClient.run, Engine.call):
         assert call.__kwdefaults__ is not None
         call.__kwdefaults__["timeout_s"] = _PATIENCE_S
+    Engine.attach.__defaults__ = (_PATIENCE_S,)

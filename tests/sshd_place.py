@@ -100,8 +100,7 @@ def machine(directory: Path) -> Iterator[Machine]:
         _put_client(directory, ours.pid)
         made.known()
         subprocess.run(made.within(["sh", "-e", "-c", wired]), check=True)
-        stack.enter_context(_started(_server(directory, theirs.pid)))
-        _await_port(made)
+        _await_port(made, stack.enter_context(_started(_server(directory, theirs.pid))))
         yield made
 
 
@@ -143,10 +142,8 @@ def _await_namespace(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-def _await_port(there: Machine) -> None:
+def _await_port(there: Machine, server: subprocess.Popen[bytes]) -> None:
     ask = f"import socket; socket.create_connection(('{THERE}', 22), 5).close()"
-    for _ in range(500):
-        if subprocess.run(there.within([sys.executable, "-c", ask]), stderr=subprocess.DEVNULL).returncode == 0:
-            return
+    while subprocess.run(there.within([sys.executable, "-c", ask]), stderr=subprocess.DEVNULL).returncode != 0:
+        assert server.poll() is None, "sshd has ended"
         time.sleep(0.02)
-    pytest.fail("sshd does not listen")

@@ -86,7 +86,7 @@ while True:
 _ASK = """
 import socket, sys, time
 start = time.monotonic()  # before anything can be on its way
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=600) as connection:
     answer = b""
     connection.sendall(b"?")
     while data := connection.recv(1 << 20):

@@ -39,7 +39,7 @@ def _client(*argv: str) -> Iterator[AgentClient]:
         finally:
             client.close()
             try:
-                process.wait(timeout=30)
+                process.wait(timeout=600)
             finally:
                 process.kill()
 

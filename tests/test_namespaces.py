@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENT
+
 pytestmark = pytest.mark.machine
 
 # This machine's own mount would still be in the table, below the new /run.
 _FRESH = "while umount -l /run/netns 2>/dev/null; do :; done; mount --make-r{} /; mount -t tmpfs virtoll-test /run"
-_LAB = """
+_LAB = f"""{PATIENT}
 import subprocess, sys
 from pathlib import Path
 from virtoll.hosts import ledger
@@ -56,7 +58,7 @@ def test_the_first_ip_netns_add_may_fall_into_a_run(tmp_path: Path, propagation:
     assert ours == "ours alone [] [] []", "the mount goes with the last that is in it"
 
 
-_BUSY = """
+_BUSY = f"""{PATIENT}
 import sys
 from pathlib import Path
 from virtoll.hosts import ledger

@@ -301,6 +301,7 @@ def _answered(lab: Lab, stack: ExitStack, slot: int) -> Attachment:
     """An attachment in mode nat in ``slot``, whose UDP ports have been asked and have answered."""
     there = replace(lab, slot=slot)
     attachment = stack.enter_context(network_modes()["nat"]().attach(there, "veth", PORTS))
+    datagrams.remembered(lab)
     inside = stack.enter_context(standin.instance(there, attachment))
     stack.enter_context(standin.answering(lab, inside, PORTS))
     assert datagrams.exchanged(lab, attachment.endpoint_address, PORTS) == 5 * [GENERATOR_ADDRESS]

@@ -22,6 +22,7 @@ import contract
 import leaks
 import proxmox_double
 from contract import LIMITS, Place
+from patience import PATIENT
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import proxmox
 from virtoll.hosts.cgroup import Cgroup, hierarchies
@@ -33,7 +34,6 @@ from virtoll.platforms import proxmox_host
 from virtoll.platforms.base import Instance
 from virtoll.platforms.proxmox_ct import ProxmoxCt, ProxmoxCtSettings
 from virtoll.study.limits import Budget
-from virtoll.trial.proofs import has_ended
 
 pytestmark = pytest.mark.machine
 
@@ -128,13 +128,13 @@ def test_one_that_dies_is_noticed_and_the_next_starts_from_the_image(place: Plac
         for pid in Cgroup(instance.accounting.parts["payload"], hierarchies()).pids():
             with suppress(ProcessLookupError):  # it ended with another of them
                 os.kill(pid, signal.SIGKILL)
-        assert has_ended(instance)
+        contract.has_ended(instance)
     with place.deployed() as instance:
         assert instance.agent.run(["test", "-e", "/etc/left"]).returncode == 1
     assert not (place.image.rootfs / "etc/left").exists()
 
 
-_HOLD = """
+_HOLD = f"""{PATIENT}
 import sys, time
 from pathlib import Path
 import contract, test_platform_proxmox_ct_deployed as t

@@ -23,8 +23,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+import contract
 import proxmox_double
 import xen_double
+from patience import PATIENT
 from virtoll.errors import CommandError, HostError, PlatformError, Problem
 from virtoll.hosts import ledger, proxmox
 from virtoll.hosts.cgroup import Hierarchies
@@ -42,7 +44,6 @@ from virtoll.run import doctor
 from virtoll.run.doctor import MachineOffer, PlatformOffer
 from virtoll.study.limits import Budget, Limits
 from virtoll.study.values import specs_of
-from virtoll.trial.proofs import has_ended
 
 _MIB = 1024**2
 LIMITS = Limits(vcpus=1, memory_bytes=256 * _MIB + 5, disk_bytes=512 * _MIB)
@@ -252,7 +253,7 @@ def test_one_that_dies_is_noticed(place: Place) -> None:
             while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
                 time.sleep(0.001)  # a thread at a time
         os.kill(pid, signal.SIGKILL)
-        assert has_ended(instance)
+        contract.has_ended(instance)
     place.nothing_is_left()
 
 
@@ -264,7 +265,7 @@ def test_one_that_was_killed_while_qm_made_it_is_destroyed_with_its_disk(place: 
     place.nothing_is_left()
 
 
-_HOLD = """
+_HOLD = f"""{PATIENT}
 import sys, time
 from pathlib import Path
 import pytest
@@ -417,12 +418,12 @@ def test_threads_of_vcpus_are_known_by_their_names(tmp_path: Path, monkeypatch: 
 
 
 def test_a_process_that_has_ended_is_told_from_one_that_runs(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as process, proxmox_vm.watched(process.pid) as seen:
+    with subprocess.Popen(["sleep", "1000"]) as process, proxmox_vm.watched(process.pid) as seen:
         assert seen.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             seen.wait(0.001)
         seen.send_signal(signal.SIGKILL)
-        assert seen.wait(60) == seen.poll() == 0
+        assert seen.wait(600) == seen.poll() == 0
         assert seen.returncode is None
         process.wait()
         seen.send_signal(signal.SIGKILL)  # nobody is hit

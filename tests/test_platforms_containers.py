@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import contract
+import datagrams
 import leaks
 from contract import Place
 from test_platforms_vms import parent
@@ -234,6 +235,7 @@ def test_a_user_of_the_same_port_reaches_the_next_instance(docker: Place) -> Non
     """What the kernel remembers of a user's datagrams leads to the instance before: it is forgotten with it."""
     for mode in ("published", "nat", "published", "routed"):
         with docker.deployed(mode) as instance:
+            datagrams.remembered(docker.lab)
             contract.datagrams_are_answered(docker.lab, instance, source=4000)
             tracked = _in_sut(docker.lab, "conntrack", "-L", "-p", "udp")
             assert (tracked == "") == (mode == "routed")
@@ -292,7 +294,7 @@ def _name(pid: int) -> str:
     return ""
 
 
-def _until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+def _until(condition: Callable[[], bool], within_s: float = contract.HANGING_S) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
@@ -334,7 +336,7 @@ def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, hos
     assert any(tag in line for line in leaks.differences(before, leaks.snapshot()))
     removed = clean(host, tmp_path)
     assert any(tag in line for line in removed)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + leaks.SOON_S
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)

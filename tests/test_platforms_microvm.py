@@ -169,7 +169,7 @@ def test_a_killed_monitor_is_noticed(store: Path, tmp_path: Path, cls: type[Micr
 
 def expect_none_left(store: Path) -> None:
     """A monitor is waited for; what a double made of itself, as its guest, dies with it, and nobody waits for that."""
-    for _ in range(6000):
+    for _ in range(60_000):
         if not monitors(store):
             return
         time.sleep(0.01)
@@ -195,7 +195,7 @@ def test_a_panic_is_told_with_the_consoles_last_lines(store: Path, tmp_path: Pat
         pytest.raises(PlatformError, match=r"(?s)the guest ended.*sysrq triggered crash"),
         deployed(tmp_path, cls) as instance,
     ):
-        instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=60)
+        instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"])
     expect_none_left(store)
 
 
@@ -216,7 +216,7 @@ def panic_unheard(agent: Any) -> None:
     agent._send("run", {**how, "env": None, "cwd": "", "user": ""})
     gone = select.poll()
     gone.register(agent._stream._read_fd, 0)  # the end of it alone
-    assert gone.poll(60_000)
+    assert gone.poll(600_000)
 
 
 @both
@@ -445,9 +445,9 @@ def test_firecracker_is_tried_with_a_file_in_place_of_its_api(store: Path, tmp_p
     host = LocalHost()
     kernel = Firecracker().kernel(host, lambda _line: None)
     tried = partial(under_kvm.boot_problem, host, kernel, Firecracker().trial)
-    assert tried(limit_s=120) is None
+    assert tried(limit_s=contract.HANGING_S) is None
     (tmp_path / "initramfs").write_bytes(b"no archive")
-    problem = tried(limit_s=120)
+    problem = tried(limit_s=contract.HANGING_S)
     assert problem is not None
     assert "firecracker ended with code 1" in problem.what
     assert "Invalid magic number" in problem.what
@@ -554,7 +554,7 @@ def test_the_guest_boots_on_devices_such_as_the_monitors_without_them(
             assert process.stdout is not None
             ends = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
             console = Console(*ends, log.fileno(), "agent", process.pid)
-            agent = AgentClient(console, timeout_s=120, longest_request_bytes=LONGEST_REQUEST_BYTES)
+            agent = AgentClient(console, longest_request_bytes=LONGEST_REQUEST_BYTES)
             assert agent.get("/sys/class/net/eth0/address").strip() == MAC.encode()
             assert agent.facts()["kernel"] == kernel.version
             data = os.urandom(20_000)
@@ -563,7 +563,7 @@ def test_the_guest_boots_on_devices_such_as_the_monitors_without_them(
             with pytest.raises(StreamError):
                 agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"])
             console.close()
-            assert process.wait(120) == 0, "a panic ends it"
+            assert process.wait(contract.HANGING_S) == 0, "a panic ends it"
         finally:
             process.kill()
     told = (tmp_path / "console.log").read_bytes()

@@ -166,7 +166,7 @@ def test_who_inherits_the_clients_words_holds_nobody_up(
     ended, waited = threading.Event(), threading.Event()
 
     def end_it() -> None:
-        if not ended.wait(20):
+        if not ended.wait(600):
             waited.set()
         os.kill(int(held.read_text()), signal.SIGKILL)
 
@@ -241,7 +241,7 @@ def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Play
         listing.write_text(f"#!/bin/sh\n[ ! -e /proc/{working.pid}/exe ] || cat {played.directory}/root\n")
         try:
             ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
-            found = working.wait(60)
+            found = working.wait(600)
         finally:
             working.kill()
     assert found == -signal.SIGKILL

@@ -32,7 +32,7 @@ from typing import Any
 FIXTURES = Path(__file__).parent / "fixtures" / "xen"
 INVALID = "{} is an invalid domain identifier (rc=-6)"  # xl_utils.c, find_domain
 KERNEL_SAYS = b"[    0.5] a kernel's message\r\n"
-_PATIENCE_S = 60.0
+_PATIENCE_S = 900.0  # against one that nobody ends
 _TERMINAL_BYTES = 4095
 
 
@@ -365,9 +365,11 @@ def _deploy_until_killed(directory: Path) -> int:
     """Deploy, say so, and wait to be killed."""
     import pytest
 
+    from patience import wait_for_boots
     from virtoll.platforms.xen import XenPv
     from virtoll.study.limits import Limits
 
+    wait_for_boots()
     with (
         pytest.MonkeyPatch.context() as patch,
         without_a_lab(patch, directory),

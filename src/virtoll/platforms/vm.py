@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, Stream, StreamError
+from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, Stream, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
@@ -29,7 +29,8 @@ from virtoll.study.limits import Limits
 
 HOSTNAME = "instance"  # as containers are called
 BOOT_LIMIT_S = 120.0  # from the monitor's start to the agent's first answer
-_DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
+_ENDING_S = 10.0  # between the end of the agent's stream and that of the monitor
+_DYING_S = 1.0  # where the stream goes on, and something else has failed
 _LAST_LINES = 12
 _COMPLAINT = re.compile(r"Kernel panic|BUG:|Oops:|Out of memory")
 
@@ -187,8 +188,9 @@ def explained(machine: Machine) -> Iterator[None]:
     try:
         yield
     except VirtollError as error:
+        ended = isinstance(error, StreamError) and not isinstance(error, StreamTimeoutError)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            machine.process.wait(_DYING_S)
+            machine.process.wait(_ENDING_S if ended else _DYING_S)
         if machine.is_running():
             raise
         code = machine.process.returncode
