@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-const FOR_LONG: &str = "60000000000";
+/// Only against hanging. On a busy machine it may be minutes until a process can begin, or end.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Longer than any wait: who is told to end must not have ended in its time.
+const FOR_LONG: &str = "86400000000000";
 const NAMES: [&str; 9] = [
     "cache",
     "cpu",
@@ -132,6 +134,14 @@ impl Running {
         let report = self.await_line("a report", |line| !line["aggressor"].is_null());
         assert!(self.supervisor.wait().unwrap().success());
         report
+    }
+}
+
+/// What a test that fails leaves would go on for long; the group ends with its supervisor.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
     }
 }
 
@@ -274,10 +284,12 @@ fn the_hog_takes_cpu_time_and_the_polite_one_its_share() {
     assert_eq!(line["counts"]["refused"], 0);
     running.told_to_end();
     let mut running = Running::start("polite", "--share-percent 5"); // of a CPU as fast as its fastest moment
-    let line = running.await_count("periods", 20);
-    let (periods, used_ns) = (&line["counts"]["periods"], &line["counts"]["used_ns"]);
-    let share = used_ns.as_f64().unwrap() / (periods.as_f64().unwrap() * 10e6);
-    assert!(share < 0.5, "{share} of a CPU");
+    running.await_count("periods", 20);
+    // What the machine's own host took from a CPU is booked to who was on it, in the few first periods too.
+    running.await_line("less than half of a CPU", |line| {
+        let counted = |name: &str| line["counts"][name].as_f64().unwrap();
+        counted("used_ns") < 0.5 * counted("periods") * 10e6
+    });
     running.told_to_end();
 }
 
