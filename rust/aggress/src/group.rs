@@ -112,9 +112,9 @@ impl Group {
         }
     }
 
-    fn let_give_back(&self) {
+    fn let_give_back(&self, most: Duration) {
         let begun = Instant::now();
-        while self.shared.gives_back() && !self.has_ended() && begun.elapsed() < GIVE_BACK {
+        while self.shared.gives_back() && !self.has_ended() && begun.elapsed() < most {
             self.shared.end_now(); // only where it lives: the next group has the rest of the time
             std::thread::sleep(LOOK);
         }
@@ -155,7 +155,11 @@ impl Group {
     /// What holds memory gives it back first. One that was killed holds it while it ends, and is no process any more
     /// that the OOM killer could choose: another's next page would cost that one its life, the agent's too.
     pub fn end(self) {
-        self.let_give_back();
+        self.end_within(GIVE_BACK);
+    }
+
+    fn end_within(self, gives_back_within: Duration) {
+        self.let_give_back(gives_back_within);
         // SAFETY: no memory is involved. The group is the aggressor's own: its first process was not reaped yet.
         unsafe { libc::kill(-self.leader, libc::SIGKILL) };
         loop {
@@ -245,8 +249,8 @@ mod tests {
     #[test]
     fn what_holds_memory_gives_it_back_before_it_is_killed_and_its_heir_has_the_rest_of_the_time() {
         let gives_back: Work = Box::new(|shared: &Shared| {
+            shared.add(0, 1); // before it is seen to have begun
             shared.set_gives_back(true);
-            shared.add(0, 1);
             while !shared.is_over() {
                 std::thread::sleep(LOOK);
             }
@@ -275,7 +279,7 @@ mod tests {
         assert!(!shared.is_over());
         let heir = Group::start(&gives_back, shared).unwrap();
         begun(&shared);
-        heir.end();
+        heir.end_within(Duration::MAX); // it may have to wait for a CPU
         assert_eq!((shared.get(0), shared.get(1)), (2, 1));
 
         let shared = Shared::new(u64::MAX).unwrap();
