@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout};
 
 use serde_json::Value;
+use virtoll_probe::names::unique;
 use virtoll_wire::protocol::MARKER;
 
 struct Session {
@@ -53,7 +54,11 @@ fn replay(name: &str) {
     );
     let mut session = Session::start();
     let mut pids: HashMap<String, Value> = HashMap::new();
-    for line in std::fs::read_to_string(path).unwrap().lines() {
+    let directory = std::env::temp_dir().join(unique("virtoll-transcript"));
+    let exchanges = std::fs::read_to_string(path).unwrap();
+    // Others may replay it at the same time.
+    let exchanges = exchanges.replace("/tmp/virtoll-transcript", directory.to_str().unwrap());
+    for line in exchanges.lines() {
         let mut exchange: Value = serde_json::from_str(line).unwrap();
         let (op, arguments) = exchange["request"]["op"]
             .as_object_mut()
