@@ -264,7 +264,7 @@ fn begin_connect(fd: &OwnedFd, address: &Address) -> io::Result<()> {
 
 pub fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads at most `bytes.len()` bytes from `bytes`.
-    length(unsafe {
+    uninterrupted(|| unsafe {
         libc::send(
             fd.as_raw_fd(),
             bytes.as_ptr().cast(),
@@ -276,14 +276,16 @@ pub fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 
 pub fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
-    length(unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) })
+    uninterrupted(|| unsafe {
+        libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
+    })
 }
 
 /// Receive up to `bytes` bytes and throw them away in the kernel: with MSG_TRUNC, TCP takes them off its queue
 /// without copying (tcp(7)).
 pub fn discard(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing to the buffer, so a null pointer is never followed.
-    length(unsafe {
+    uninterrupted(|| unsafe {
         libc::recv(
             fd.as_raw_fd(),
             std::ptr::null_mut::<c_void>(),
@@ -386,6 +388,16 @@ fn check(result: c_int) -> io::Result<c_int> {
         Err(io::Error::last_os_error())
     } else {
         Ok(result)
+    }
+}
+
+/// A socket with a time-out ends its call where the process was stopped and goes on (signal(7)): nothing has failed.
+fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match length(call()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
     }
 }
 

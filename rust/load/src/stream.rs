@@ -129,8 +129,13 @@ impl Timed {
 
 impl Read for Timed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.in_time()?)?;
-        self.stream.read(buffer)
+        loop {
+            self.stream.set_read_timeout(self.in_time()?)?;
+            match self.stream.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {} // it was stopped, and goes on
+                other => return other,
+            }
+        }
     }
 }
 

@@ -15,16 +15,15 @@ use libc::c_int;
 /// longer fields.
 pub unsafe fn send(fd: RawFd, headers: &mut [libc::mmsghdr], flags: c_int) -> io::Result<usize> {
     // SAFETY: the caller's.
-    let sent = unsafe {
+    uninterrupted(|| unsafe {
         libc::syscall(
             libc::SYS_sendmmsg,
             fd,
             headers.as_mut_ptr(),
             headers.len(),
             flags,
-        )
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        ) as isize
+    })
 }
 
 /// Wait for one message and take what else is there; how many came. WouldBlock after the socket's time-out.
@@ -34,14 +33,23 @@ pub unsafe fn send(fd: RawFd, headers: &mut [libc::mmsghdr], flags: c_int) -> io
 /// What the headers point to must be valid for writing.
 pub unsafe fn receive(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     // SAFETY: the caller's.
-    let came = unsafe {
+    uninterrupted(|| unsafe {
         libc::recvmmsg(
             fd,
             headers.as_mut_ptr(),
             headers.len() as _,
             libc::MSG_WAITFORONE as _,
             std::ptr::null_mut(),
-        )
-    };
-    usize::try_from(came).map_err(|_| io::Error::last_os_error())
+        ) as isize
+    })
+}
+
+/// A socket with a time-out ends its call where the process was stopped and goes on (signal(7)): nothing has failed.
+pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()).map_err(|_| io::Error::last_os_error()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }

@@ -93,15 +93,14 @@ pub fn receive(socket: &impl AsRawFd, buffer: &mut [u8], wait: &Wait) -> io::Res
 
 fn receive_with(socket: &impl AsRawFd, buffer: &mut [u8], flags: c_int) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
-    let length = unsafe {
+    messages::uninterrupted(|| unsafe {
         libc::recv(
             socket.as_raw_fd(),
             buffer.as_mut_ptr().cast(),
             buffer.len(),
             flags,
         )
-    };
-    usize::try_from(length).map_err(|_| io::Error::last_os_error())
+    })
 }
 
 /// Let a UDP socket that was connected take datagrams from anyone again; its port remains (connect(2), AF_UNSPEC).
