@@ -567,14 +567,12 @@ mod tests {
         let overdue_ns = now_ns() - 300_000_000;
         for _ in 0..50 {
             pinger.request(1, overdue_ns).unwrap();
-            for _ in 0..9 {
-                // The loopback answers at once, but for a kernel that is busy; a raw socket hears the request too.
-                if pinger.requests.waiting > 0 {
-                    assert!(readable_within(&socket, Duration::from_secs(60)).unwrap());
-                    pinger.answers_until(overdue_ns).unwrap();
-                }
+            // The loopback answers at once, but for a kernel that is busy; a raw socket hears the request too, and
+            // whatever others ask each other meanwhile.
+            while pinger.requests.waiting > 0 {
+                readable_within(&socket, Duration::from_secs(60)).unwrap();
+                pinger.answers_until(overdue_ns).unwrap();
             }
-            assert_eq!(pinger.requests.waiting, 0);
         }
         let mut report = Report::of(&[]);
         let start_ns = pinger.requests.all[0].sent_ns;

@@ -168,7 +168,7 @@ mod tests {
     use std::io::Write;
 
     /// Only against hanging.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(3600);
 
     fn controls() -> (TcpStream, TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

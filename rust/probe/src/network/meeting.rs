@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_peer_that_ends_the_connection_has_no_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let line = line(listener.local_addr().unwrap(), 60_000_000_000);
+        let line = line(listener.local_addr().unwrap(), 3_600_000_000_000);
         let peer = thread::spawn(move || {
             let mut control = listener.accept().unwrap().0;
             control.read_exact(&mut [0; GREETING_BYTES]).unwrap();
@@ -149,11 +149,11 @@ mod tests {
             stranger.send_to(bytes, address).unwrap();
         }
         let greeting = Greeting::new(Role::EchoDatagrams, 1);
-        let line = line(address, 60_000_000_000);
+        let line = line(address, 3_600_000_000_000);
         let peer = thread::spawn(move || {
             let mut control = listener.accept().unwrap().0;
             control.read_exact(&mut [0; GREETING_BYTES]).unwrap();
-            be_met(&control, &datagrams, greeting, Duration::from_secs(60)).unwrap()
+            be_met(&control, &datagrams, greeting, Duration::from_secs(3600)).unwrap()
         });
         let (_control, socket) = meet(&line, greeting).unwrap();
         assert!(peer.join().unwrap());

@@ -305,12 +305,17 @@ pub(crate) fn both_on_loopback() -> (TcpListener, UdpSocket) {
         .expect("a port that is free for both protocols")
 }
 
-/// A peer there, for the tests of its clients. It ends with the process, or by itself, idle.
+/// So long a test's client waits for its peer, which needs a thread for most: on a busy machine it may be minutes until
+/// one can begin.
+#[cfg(test)]
+pub(crate) const PATIENCE: &str = "--patience-ns 3600000000000";
+
+/// A peer there, for the tests of its clients. It ends with the process.
 #[cfg(test)]
 pub(crate) fn on_loopback() -> String {
     let (listener, datagrams) = both_on_loopback();
     let address = listener.local_addr().expect("it is bound");
-    thread::spawn(move || serve(&listener, datagrams, Duration::from_secs(60)));
+    thread::spawn(move || serve(&listener, datagrams, Duration::from_secs(86_400)));
     address.to_string()
 }
 
