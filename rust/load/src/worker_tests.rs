@@ -65,12 +65,24 @@ fn worker(listener: &TcpListener) -> Worker<'static, Http> {
     worker
 }
 
+/// Loopback may deliver a little later, what the server says and its end.
+fn until_it_lies_ready(worker: &Worker<Http>, what: libc::c_short) {
+    let mut asked = libc::pollfd {
+        fd: worker.slots[0].fd.as_ref().unwrap().as_raw_fd(),
+        events: what,
+        revents: 0,
+    };
+    // SAFETY: `asked` is one valid pollfd to read and write.
+    assert_eq!(unsafe { libc::poll(&mut asked, 1, -1) }, 1);
+}
+
 /// The first request is sent, and its answer lies ready.
 fn answered_once(worker: &mut Worker<Http>, listener: &TcpListener) -> TcpStream {
     worker.dispatch(0).unwrap();
     assert_eq!(worker.in_flight, 1);
     let (mut server, _) = listener.accept().unwrap();
     answer(&mut server);
+    until_it_lies_ready(worker, libc::POLLIN);
     server
 }
 
@@ -137,6 +149,7 @@ fn a_service_that_stalls_is_no_stop() {
         worker.serve(&mut events, (ms + 5) * MS).unwrap();
     }
     answer(&mut server);
+    until_it_lies_ready(&worker, libc::POLLIN);
     the_clock_says(&[301]);
     worker.serve(&mut events, 306 * MS).unwrap();
     assert_eq!(worker.tally.queued, 1);
@@ -203,17 +216,6 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     assert!(worker.slots[0].fd.is_none());
 }
 
-/// The server's end may be told a little later than its answer.
-fn until_the_server_has_ended(worker: &Worker<Http>) {
-    let mut asked = libc::pollfd {
-        fd: worker.slots[0].fd.as_ref().unwrap().as_raw_fd(),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    // SAFETY: `asked` is one valid pollfd to read and write.
-    assert_eq!(unsafe { libc::poll(&mut asked, 1, -1) }, 1);
-}
-
 #[test]
 fn a_kept_connection_that_ended_with_its_answer_is_not_used_again() {
     let listener = listener();
@@ -222,7 +224,7 @@ fn a_kept_connection_that_ended_with_its_answer_is_not_used_again() {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     for ms in 1..4 {
         drop(server);
-        until_the_server_has_ended(&worker);
+        until_it_lies_ready(&worker, libc::POLLRDHUP);
         the_clock_says(&[ms]);
         worker.serve(&mut events, 60_000 * MS).unwrap();
         assert_eq!((worker.tally.completed, worker.in_flight), (ms as u64, 1));
