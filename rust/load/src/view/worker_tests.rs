@@ -277,5 +277,7 @@ fn who_waits_for_a_connection_has_no_turns_meanwhile() {
         serde_json::json!({"timeout": 1}),
         "{report}"
     );
-    assert!(report["wakes"].as_u64().unwrap() < 10, "{report}");
+    // One that is late counts as often as it would have been due meanwhile.
+    let in_time = report["wakes"].as_u64().unwrap() - report["wakes_late"].as_u64().unwrap();
+    assert!(in_time < 10, "{report}");
 }
