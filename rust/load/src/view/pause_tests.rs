@@ -43,7 +43,7 @@ struct Server {
     /// Its connections, and when requests came.
     connections: Mutex<Vec<TcpStream>>,
     asked_ns: Mutex<Vec<i64>>,
-    /// What is not there yet never comes.
+    /// Nothing more is answered.
     is_stuck: AtomicBool,
     is_over: AtomicBool,
 }
@@ -94,7 +94,7 @@ impl Server {
             let path = request.split(' ').nth(1).unwrap();
             let wanted = path.strip_prefix("/p/").or(path.split('=').nth(1));
             let wanted = wanted.and_then(|wanted| wanted.split('&').next()?.parse::<u64>().ok());
-            if wanted.is_some_and(|part| !self.awaits(part)) {
+            if !self.awaits(wanted.unwrap_or(0)) {
                 return;
             }
             let body = match path.starts_with("/p/") {
