@@ -4,7 +4,7 @@
 //! that had nothing to do yet, stays, unless the two contradict each other. After the window it is asked again, to see
 //! whether the clocks have moved.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -146,9 +146,13 @@ impl Clock {
         let mut buffer = [0; 4096];
         loop {
             let mut is_short = true;
-            let is_whole = match stream.read(&mut buffer).ok()? {
+            let count = match stream.read(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue, // it was stopped, and goes on
+                read => read.ok()?,
+            };
+            let is_whole = match count {
                 0 => fetch.closed().ok()?,
-                count => fetch
+                _ => fetch
                     .take(&buffer[..count], |body| {
                         is_short = is_short && keep(&mut said, body, MOST_BYTES);
                     })
