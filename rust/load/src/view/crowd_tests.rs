@@ -89,6 +89,10 @@ impl Server {
         }
         let one_less = |left: usize| left.checked_sub(1);
         if self.refuses.fetch_update(SeqCst, SeqCst, one_less).is_ok() {
+            // All at once: else who comes in the place of the first may be the second.
+            while self.refuses.load(SeqCst) > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
             return;
         }
         self.came.fetch_add(1, SeqCst);
