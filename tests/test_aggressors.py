@@ -48,7 +48,7 @@ from virtoll.study.limits import Limits
 
 FIXTURES = Path(__file__).parent / "fixtures" / "aggressors"
 MIB = 1024**2
-FOR_LONG_NS = 60 * 10**9
+FOR_LONG_NS = 900 * 10**9  # longer than whoever waits for what it does
 BRIEFLY_NS = 200 * 10**6
 PATIENCE_S = 600.0
 
@@ -259,13 +259,22 @@ def test_a_long_series_has_no_more_lines_than_can_be_read() -> None:
 
 @pytest.mark.parametrize("aggressor", TAME, ids=lambda aggressor: aggressor.name)
 def test_each_does_what_it_says_and_ends_by_itself(aggressor: Aggressor, place: Place) -> None:
-    with aggressor.start(place, BRIEFLY_NS) as running:
-        ended(running.neighbour, running.pid)
-        result = running.stop()
-    assert (result.ended, result.stopped_by, result.reason) == ("time", "itself", "")
-    assert result.began(aggressor.counts[0])
-    assert set(result.counts) == set(aggressor.counts)
+    result = ended_by_itself(aggressor, place, BRIEFLY_NS)
     assert (result.flood is not None) == (aggressor.name == "net-receive")
+
+
+def ended_by_itself(aggressor: Aggressor, place: Place, duration_ns: int) -> AggressorResult:
+    """What it did in its time. Where that was over before it got a CPU, or its flood was there, it gets more."""
+    while True:
+        with aggressor.start(place, duration_ns) as running:
+            ended(running.neighbour, running.pid)
+            result = running.stop(PATIENCE_S)
+        assert (result.ended, result.stopped_by, result.reason) == ("time", "itself", "")
+        assert set(result.counts) == set(aggressor.counts)
+        if result.counts[aggressor.counts[0]] > 0:
+            return result
+        duration_ns *= 4
+        assert duration_ns < PATIENCE_S * 10**9, result
 
 
 def ended(instance: Instance, pid: int) -> None:
@@ -449,11 +458,7 @@ def test_an_end_in_the_middle_of_a_bomb_leaves_nothing(bombed: contract.Place, t
 def test_a_flood_reaches_the_neighbour_and_leaves_it(bombed: contract.Place, tmp_path: Path) -> None:
     with neighbours(bombed, tmp_path) as (_, place):
         for aggressor in (NetReceive(), NetSend(FloodCaps(rate_bit_per_s=10**8))):
-            running = aggressor.start(place, 10**9)
-            ended(place.neighbour, running.pid)
-            result = running.stop(PATIENCE_S)
-            assert (result.ended, result.reason) == ("time", "")
-            assert result.counts["packets"] > 0
+            result = ended_by_itself(aggressor, place, 10**9)
             assert result.counts.get("refused", 0) == 0
 
 
