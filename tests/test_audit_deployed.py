@@ -79,7 +79,7 @@ def place(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Place]:
         yield Place(lab, image, platform)
 
 
-def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+def until(condition: Callable[[], bool], within_s: float = 600.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline

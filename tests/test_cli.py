@@ -223,7 +223,7 @@ def _without_a_reader(script: str, *argv: str) -> subprocess.CompletedProcess[st
             stdout=write,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=600,
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )
     finally:

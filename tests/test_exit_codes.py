@@ -83,7 +83,7 @@ def test_a_run_directory_that_is_none_ends_with_4(tmp_path: Path) -> None:
 
 def test_the_shell_sees_the_same() -> None:
     def shell(*argv: str) -> int:
-        return subprocess.run([sys.executable, "-m", "virtoll", *argv], capture_output=True, timeout=120).returncode
+        return subprocess.run([sys.executable, "-m", "virtoll", *argv], capture_output=True, timeout=600).returncode
 
     assert [shell("list"), shell("list", "nothing")] == [0, 2]
 

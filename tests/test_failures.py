@@ -313,7 +313,7 @@ def test_a_wrong_study_is_refused_before_anything_is_made(virtoll: Virtoll) -> N
 def test_not_root_is_told(virtoll: Virtoll) -> None:
     argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "virtoll", "doctor"]
     readable = {**virtoll.environment, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    done = subprocess.run(argv, capture_output=True, text=True, env=readable, timeout=60, cwd="/")
+    done = subprocess.run(argv, capture_output=True, text=True, env=readable, timeout=600, cwd="/")
     assert done.returncode == 3
     assert "only root may" in done.stderr
     assert "run it with sudo" in done.stderr

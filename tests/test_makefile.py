@@ -24,7 +24,9 @@ def made(target: str, directory: Path, stubs: dict[str, str]) -> subprocess.Comp
     # start would compile all that it imports.
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
     argv = ["make", target]
-    return subprocess.run(argv, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        argv, cwd=directory, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -25,7 +25,7 @@ from virtoll.trial.notes import Notes
 from virtoll.trial.watchdog import State, danger, watching
 
 GIB = 1024**3
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 WELL = State(available_bytes=4 * GIB, total_bytes=8 * GIB, tasks=300, most_tasks=32768, disk_free_bytes=10 * GIB)
 TRIAL = PlannedTrial(
     id="b01-t0001", block=1, position=1, arm=Arm(label="a", platform="native", network="host"), condition={}

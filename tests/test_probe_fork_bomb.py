@@ -247,10 +247,10 @@ def test_nothing_is_left_of_a_bomb_that_was_interrupted(
         assert victim.stdout.readline() == b"deployed\n", log.read_text()
         time.sleep(1)
         victim.send_signal(number)
-        victim.wait(120)
+        victim.wait(600)
     if number == signal.SIGKILL:
         clean(host, tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)

@@ -161,7 +161,7 @@ def test_every_verb_works_beside_a_broken_plugin_and_says_so(site: Site, tmp_pat
         (["run", "proxy", "--dry-run", "--blocks", "1"], len(SEAMS)),
     ):
         environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run([sys.executable, "-m", "virtoll", *argv], capture_output=True, env=environ, timeout=120)
+        done = subprocess.run([sys.executable, "-m", "virtoll", *argv], capture_output=True, env=environ, timeout=600)
         errors = done.stderr.decode()
         assert errors.count("'x' is left out: it cannot be imported: RuntimeError: no") == said
         assert "Traceback" not in errors

@@ -107,7 +107,7 @@ run = new_run(Path({str(tmp_path / "r")!r}))
 kill = lambda trial: os.kill(os.getpid(), 9) if trial.id == IDS[1] else None
 execute(run, FakeExperiment(TOLLS, before=kill), Quiet())
 """
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ}, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ}, timeout=600)
     assert done.returncode == -signal.SIGKILL
     run = RunDirectory(tmp_path / "r")
     assert [t.id for t in run.unsealed()] == [IDS[1]]

@@ -39,7 +39,7 @@ def every_verb(directory: Path, terminal: bool, **environment: str) -> str:
             break
         said += more
     os.close(ends[0])
-    assert done.wait(timeout=60) == 0, said.decode(errors="replace")
+    assert done.wait(timeout=600) == 0, said.decode(errors="replace")
     return said.decode()
 
 

@@ -326,7 +326,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     beginning.begin("mine", directory)
     for shell in SHELLS:
         command = [sys.executable, "-m", "virtoll", "completion", shell]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
         (directory / f"virtoll.{shell}").write_text(done.stdout)
     return directory
 
@@ -388,7 +388,7 @@ def test_bash_completes(scripts: Path, typed: str, offered: set[str]) -> None:
         printf '%s\\n' "${COMPREPLY[@]}"
     """
     command = ["bash", "--norc", "-c", script, "bash", typed]
-    done = subprocess.run(command, cwd=scripts, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=scripts, capture_output=True, text=True, timeout=600)
     assert set(done.stdout.split()) == offered, done.stderr
 
 
@@ -396,7 +396,7 @@ def test_bash_completes(scripts: Path, typed: str, offered: set[str]) -> None:
 @pytest.mark.parametrize(("typed", "offered"), COMPLETED)
 def test_fish_completes(scripts: Path, typed: str, offered: set[str]) -> None:
     command = ["fish", "--no-config", "-c", "source virtoll.fish; complete -C $argv[1]", f"virtoll {typed}"]
-    done = subprocess.run(command, cwd=scripts, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=scripts, capture_output=True, text=True, timeout=600)
     assert {line.split("\t")[0] for line in done.stdout.splitlines()} == offered, done.stderr
 
 
@@ -412,7 +412,7 @@ def test_zsh_takes_the_script(scripts: Path, tmp_path: Path) -> None:
         print -r -- $_comps[virtoll]
     """
     command = ["zsh", "-f", "-c", loads, "zsh", str(scripts / "virtoll.zsh")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr, done.returncode) == ("_virtoll\n_shtab_virtoll\n", "", 0)
     script = (scripts / "virtoll.zsh").read_text()
     assert " ".join(available_studies()) in script
@@ -429,7 +429,7 @@ def test_the_manual_page_has_every_verb_option_and_code(said: Any) -> None:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_the_manual_page_is_set_without_a_warning(said: Any) -> None:
     done = subprocess.run(
-        ["groff", "-ww", "-man", "-Tutf8", "-z"], input=said("man").encode(), capture_output=True, timeout=60
+        ["groff", "-ww", "-man", "-Tutf8", "-z"], input=said("man").encode(), capture_output=True, timeout=600
     )
     assert (done.stderr, done.returncode) == (b"", 0)
 

@@ -255,7 +255,7 @@ def test_killed_in_the_middle_it_is_undone_by_clean_or_done_anew(
     root: Path, where: Path, host: LocalHost, at: int, then: str
 ) -> None:
     argv = [sys.executable, "-c", KILLED_BETWEEN, str(root), str(where), str(at)]
-    assert subprocess.run(argv, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(argv, timeout=600).returncode == -signal.SIGKILL
     assert words(root)[:2] == ["performance" if at > 1 else "schedutil", "schedutil"]
     assert not Governor(root).is_in_force(where)
     if then == "clean":
@@ -329,7 +329,7 @@ def test_killed_before_the_keeper_is_told_to_begin_it_ends_by_itself(
     """It is there before its line in the ledger can be, and does nothing until that is written."""
     root = made(tmp_path / "root", {LATENCY: ""})
     argv = [sys.executable, "-c", KILLED_BEFORE, str(root), str(where), when]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=120, text=True)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=600, text=True)
     assert done.returncode == -signal.SIGKILL
     keeper = Keeper.named(done.stdout.strip())
     while keeper.holds():
