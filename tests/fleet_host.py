@@ -21,6 +21,7 @@ from virtoll import cli
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import PlannedTrial
 from virtoll.run.stage import Stage
+from yard import wait_for_fleets
 
 
 def _hold(trial: PlannedTrial) -> None:
@@ -46,6 +47,7 @@ if __name__ == "__main__":
 
         vars(build).update(UNDRAWN)
         vars(begin)["_load"] = nothing
+    wait_for_fleets()
     patch = pytest.MonkeyPatch()
     on_fakes(patch, {})
     patch.setattr(Stage, "lab", _lab)

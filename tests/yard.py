@@ -18,14 +18,22 @@ from virtoll import cli
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Environment, PlannedTrial
 from virtoll.record.store import RunDirectory
-from virtoll.run import hosting, one_by_one, worker
+from virtoll.run import cluster, hosting, one_by_one, trusted, worker
 from virtoll.run.hosting import Hosting, Order
 from virtoll.run.stage import Stage
 from virtoll.run.trusted import settle
 
 _T = TypeVar("_T")
-PATIENCE_S = 120.0  # of whoever waits for a thread of Dask's; no test's outcome hangs on it
+PATIENCE_S = 600.0  # of whoever waits for a thread of Dask's; no test's outcome hangs on it
 SMALL = STUDY.replace("blocks = 2", "blocks = 3\nseed = 4")  # native (twice) and docker: nine trials a host
+
+
+def wait_for_fleets() -> None:
+    """Have whoever is called answer when it can: a thread, which Dask begins for each name it looks up, is made in
+    minutes where nothing can begin (`stops` has why). How long a client looks for a scheduler that it has lost is not
+    changed: that is waited for.
+    """
+    trusted.REACH_S = cluster._HANDOVER_S = PATIENCE_S
 
 
 class Loop:
@@ -82,6 +90,7 @@ class Yard:
     _all: list[Host] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        wait_for_fleets()
         if self.tls is None:
             self.tls = Authority.made(self.directory / "authority").host("all of them")
         on_fakes(self.monkeypatch, {})
