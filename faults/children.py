@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANG_S = 600.0  # nothing that is asked of a process here takes as long, however busy the machine is
 CRASHED = 70  # a child's exit code after an exception that nobody expected (sysexits.h: EX_SOFTWARE)
 
 
@@ -82,7 +83,7 @@ def await_end(pid: int, within_s: float) -> int | None:
     return code
 
 
-def asked(question: Callable[[], Any], within_s: float = 60.0) -> Any:
+def asked(question: Callable[[], Any], within_s: float = HANG_S) -> Any:
     """What a forked child answers (as JSON): the parent stays without the threads that libraries start."""
     read, write = os.pipe()
     pid = os.fork()

@@ -256,13 +256,13 @@ def _killed_twice(random_: random.Random, _place: Place) -> Fault:
 
     def afterwards(top: Path) -> str:
         from faults import laboratory
-        from faults.children import await_end, forked
+        from faults.children import HANG_S, await_end, forked
 
         def work() -> int:
             Lines(again, lambda _where: signal.raise_signal(signal.SIGKILL)).install()
             return laboratory.session(top)
 
-        code = await_end(forked(work, top / "again.log"), 60)
+        code = await_end(forked(work, top / "again.log"), HANG_S)
         return f", then line {again} of the next" + ("" if code == -signal.SIGKILL else " (too late)")
 
     fault.afterwards = afterwards

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from faults import laboratory, place
 from faults.base import Place, Verdict
-from faults.children import CRASHED, asked, await_end, forked
+from faults.children import CRASHED, HANG_S, asked, await_end, forked
 from faults.hooks import Lines, Operations
 from faults.laboratory import Laboratory
 from faults.sealed import Sealed, changes, outcome, sealed
-
-HANG_S = 60.0
 
 
 @dataclass(frozen=True)

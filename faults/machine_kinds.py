@@ -14,6 +14,7 @@ from pathlib import Path
 
 from faults import place
 from faults.base import Kind
+from faults.children import HANG_S
 from faults.machine import Plan, Struck, injected
 from faults.virtolls import Session, Virtoll
 
@@ -119,7 +120,7 @@ def _little_memory(random_: random.Random, virtoll: Virtoll) -> Iterator[None]:
         virtoll.memory_group = None
         for pid in (group / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        until = time.monotonic() + 10
+        until = time.monotonic() + HANG_S
         while time.monotonic() < until:
             place.reap()
             with contextlib.suppress(OSError):

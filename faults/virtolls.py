@@ -14,9 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from faults import place
-from faults.children import await_end, ended, forked
-
-HANG_S = 600.0  # nothing that is asked of virtoll here takes as long, however busy the machine is
+from faults.children import HANG_S, await_end, ended, forked
 
 _SERVICE = """\
 name = "{name}"
