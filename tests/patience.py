@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from virtoll.agent import client, streams
+from virtoll.aggressors import running
 from virtoll.hosts import cgroup, changes, ledger, local, lock, namespaces, resources, ssh
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.ssh import Ssh
@@ -23,7 +24,7 @@ from virtoll.platforms import (
     xen_dom0,
 )
 from virtoll.platforms.engine import Engine
-from virtoll.services import janus, livekit, postgres, red5, unbound, vlc
+from virtoll.services import daemon, janus, livekit, postgres, red5, unbound, vlc
 
 _PATIENCE_S = 480.0
 # What a program of a test's begins with that runs virtoll's code by itself: the tests' own patience is not its.
@@ -46,6 +47,7 @@ def wait_for_boots() -> None:
     proxmox_vm._CONNECT_S = qemu._ANSWERS_S = vmm_api.READY_LIMIT_S = visitor._GET_S = visitor._EXCHANGE_S = _PATIENCE_S
     namespaces.LOCK_S, lxc._LOCK_S = int(_PATIENCE_S), _PATIENCE_S
     cgroup._GRACE_S = resources._NETNS_GRACE_S = background._START_S = streams._SEND_PATIENCE_S = _PATIENCE_S
+    running._FLOOD_GRACE_S = _PATIENCE_S
     local._DYING_S = lock._GRACE_S = ledger._LOCK_GRACE_S = ssh._CONNECT_S = _PATIENCE_S
     bundle._STOP_S = lxc._STOP_S = qemu_settings._ASKED_S = vmm_api.REQUEST_LIMIT_S = _PATIENCE_S
     xen_dom0.CREATE_LIMIT_S = xen_dom0.BACKENDS_LIMIT_S = _PATIENCE_S
@@ -57,3 +59,6 @@ def wait_for_boots() -> None:
         assert call.__kwdefaults__ is not None
         call.__kwdefaults__["timeout_s"] = _PATIENCE_S
     Engine.attach.__defaults__ = (_PATIENCE_S,)
+    assert daemon.start.__kwdefaults__ is not None
+    daemon.start.__kwdefaults__["deadline_s"] = _PATIENCE_S
+    running.Running.stop.__defaults__ = (_PATIENCE_S,)
