@@ -125,12 +125,10 @@ def test_an_image_that_was_built_again_is_imported_again(monkeypatch: pytest.Mon
     assert asked[1:] == ["GET /images/json", "POST /images/create"]
 
 
-def test_dockerd_is_started_where_its_check_has_found_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One in a directory of the user's PATH (/opt/docker/bin) was found by `virtoll doctor`, and by no deployment."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/dockerd").write_text("#!/bin/sh\n")
-    (tmp_path / "own/dockerd").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'own'}:{os.environ['PATH']}")
+def environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: dockerd.Setting = dockerd.AS_IT_COMES
+) -> dict[str, str]:
+    """What a daemon is started with beside the caller's."""
     monkeypatch.setattr(dockerd, "owned", lambda *_, **__: nullcontext(SimpleNamespace(procs=())))
     environments: list[dict[str, str]] = []
 
@@ -148,10 +146,32 @@ def test_dockerd_is_started_where_its_check_has_found_it(monkeypatch: pytest.Mon
         host=SimpleNamespace(spawn=spawn),
     )
     with pytest.raises(PlatformError, match="no more"):
-        Daemon(cast(Any, lab), tmp_path, 0).ensure()
+        Daemon(cast(Any, lab), tmp_path, 0, setting).ensure()
     (told,) = environments
+    return told
+
+
+def test_dockerd_is_started_where_its_check_has_found_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One in a directory of the user's PATH (/opt/docker/bin) was found by `virtoll doctor`, and by no deployment."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/dockerd").write_text("#!/bin/sh\n")
+    (tmp_path / "own/dockerd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'own'}:{os.environ['PATH']}")
+    told = environment(monkeypatch, tmp_path)
     assert shutil.which("dockerd", path=told["PATH"]) == find("dockerd") == str(tmp_path / "own/dockerd")
     assert told["PATH"].startswith(f"{tmp_path}/docker/bin:"), "its own iptables before any other"
+
+
+def test_dockerd_without_a_userland_proxy_starts_where_nobody_has_loaded_br_netfilter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Docker CE 28: "cannot restrict inter-container communication or run without the userland proxy: stat
+    /proc/sys/net/bridge/bridge-nf-call-iptables: no such file or directory: set environment variable
+    DOCKER_IGNORE_BR_NETFILTER_ERROR=1 to ignore". It would load the module, and finds a modprobe that does nothing.
+    """
+    told = environment(monkeypatch, tmp_path, dockerd.Setting(userland_proxy=False))
+    assert (tmp_path / "docker-noproxy/bin/modprobe").readlink() == Path("/bin/true")
+    assert told.get("DOCKER_IGNORE_BR_NETFILTER_ERROR") == "1"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,9 @@ _STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker has it, where it is; the lab's bridges go without
+# One without a userland proxy is to start without that module, too. Those of 2025 refuse (github.com/moby/moby/pull/49293);
+# only who is in the same Docker network as a container needs it, to reach the ports that that one publishes.
+_WITHOUT_BR_NETFILTER = "DOCKER_IGNORE_BR_NETFILTER_ERROR"
 
 _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
@@ -235,7 +238,7 @@ class Daemon:
                 self._covered(self.command),
                 stdout=output.fileno(),
                 stderr=output.fileno(),
-                env={"PATH": f"{self._tools}:{search_path()}"},
+                env={"PATH": f"{self._tools}:{search_path()}", _WITHOUT_BR_NETFILTER: "1"},
                 confinement=Confinement(self._cgroup.procs, netns=self.lab.sut.netns),
                 pass_fds=(self._lock,),
             )
