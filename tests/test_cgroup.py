@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from virtoll.errors import HostError
-from virtoll.hosts import cgroup
+from virtoll.hosts import affinities, cgroup
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import TOP, Cgroup, Hierarchies, hierarchies, limit_files, make, owned, parse_mounts
 from virtoll.hosts.ledger import Ledger
@@ -150,6 +150,60 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
     assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
     group.go_first()
     assert (tmp_path / TOP / "ab12/i/cpu.weight").read_text() == "10000"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a single CPU is all that anybody can keep to")
+@pytest.mark.parametrize("before", ["cpu io\n", "cpu cpuset io\n"])
+def test_who_keeps_to_some_cpus_does_so_on_a_kernel_that_forgets_it_where_cpusets_are_handed_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Debian 12 and Ubuntu 22.04 (github.com/systemd/systemd/issues/23748): the user's service that was pinned beside
+    the measurements ran on all CPUs from then on, and so did virtoll itself under taskset.
+    """
+    (own, *_), (_, everywhere) = sorted(os.sched_getaffinity(0)), affinities._looked_at()
+    layout = Hierarchies(2, dict.fromkeys(("cpu", "cpuset", "memory", "pids", "io"), tmp_path))
+    (tmp_path / "cgroup.subtree_control").write_text(before)
+    release = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*release[:2], "6.1.0-41-amd64", *release[3:])))
+    service = subprocess.Popen(["sleep", "infinity"])
+    write_text = Path.write_text
+
+    def handed_down(path: Path, text: str, **options: str) -> int:
+        if path == tmp_path / "cgroup.subtree_control" and "+cpuset" in text:
+            os.sched_setaffinity(service.pid, everywhere)
+        return write_text(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", handed_down)
+    try:
+        os.sched_setaffinity(service.pid, {own})
+        (tmp_path / TOP).mkdir()
+        write_text(tmp_path / TOP / "cgroup.subtree_control", "\n")
+        make(layout, f"{TOP}/ab12")
+        assert os.sched_getaffinity(service.pid) == {own}
+        assert ("+cpuset" in (tmp_path / "cgroup.subtree_control").read_text()) == ("cpuset" not in before)
+    finally:
+        service.kill()
+        service.wait()
+
+
+def test_of_a_process_that_ends_while_it_is_looked_at_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "8/task" / str(2**22 + 1)).mkdir(parents=True)  # above any (PID_MAX_LIMIT)
+    monkeypatch.setattr(affinities, "_PROC", tmp_path)
+    assert affinities._looked_at() == ([], frozenset())
+
+
+@pytest.mark.parametrize("release", ["6.2.0", "6.12.57+deb13-amd64"])
+def test_a_kernel_that_remembers_what_threads_keep_to_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    now = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*now[:2], release, *now[3:])))
+    monkeypatch.setattr(affinities, "_looked_at", lambda: pytest.fail("nothing need be looked at"))
+    with affinities.kept():
+        pass
 
 
 @pytest.mark.parametrize("told", ["0", "1"])

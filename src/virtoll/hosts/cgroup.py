@@ -4,8 +4,9 @@ Version 1 mounts each controller apart, so a group is one directory per hierarch
 whose cgroup2 mount carries no controller that virtoll limits with ("hybrid") counts as version 1.
 
 On version 2 only groups without children may hold processes, and a group's children have a controller only where its
-``cgroup.subtree_control`` says so. What virtoll enables on the way down stays enabled: it changes no limit, and
-taking it away could pull it from under somebody who has come to use it.
+``cgroup.subtree_control`` says so. What virtoll enables on the way down stays enabled: it changes no limit, nor the
+CPUs that somebody keeps to (`virtoll.hosts.affinities`), and taking it away could pull it from under somebody who has
+come to use it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from virtoll.errors import HostError
+from virtoll.hosts import affinities
 from virtoll.hosts.base import Host
 from virtoll.hosts.mountinfo import MOUNTINFO, is_read_only, mount_lines, mount_point
 from virtoll.hosts.processes import Process, is_alive, process
@@ -365,8 +367,11 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
     missing = _missing(parent, controllers)
     if not missing:
         return
+    # Below the top one are the machine's own services; below the others nobody but ours.
+    is_everybodys = "cpuset" in missing and parent == controllers["cpuset"]
     try:
-        file.write_text(" ".join(f"+{name}" for name in missing), encoding="utf-8")
+        with affinities.kept() if is_everybodys else nullcontext():
+            file.write_text(" ".join(f"+{name}" for name in missing), encoding="utf-8")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
             raise

@@ -45,7 +45,7 @@ _STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker has it, where it is; the lab's bridges go without
-# One without a userland proxy is to start without that module, too. Those of 2025 refuse (github.com/moby/moby/pull/49293);
+# One without a userland proxy is to start without that module, too. Those of 2025 refuse (moby's pull request 49293);
 # only who is in the same Docker network as a container needs it, to reach the ports that that one publishes.
 _WITHOUT_BR_NETFILTER = "DOCKER_IGNORE_BR_NETFILTER_ERROR"
 
