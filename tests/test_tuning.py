@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from synthetic import Recipe, write_run
-from virtoll.errors import HostError
+from virtoll.errors import CommandError, HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import changes, tuning
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.base import Completed
 from virtoll.hosts.changes import Keeper, Setting, chosen
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.resources import RESOURCES
@@ -494,6 +496,45 @@ def test_congestion_control_that_paces_is_changed_and_put_back(now: str, then: s
         change.apply()
     assert chosen(root / CONGESTION) == then
     assert len(changes) == (now != then)
+
+
+@pytest.mark.parametrize("own", ["bbr", "cubic"])
+def test_a_container_is_not_told_as_tuned_where_its_labs_have_the_machines_congestion_control(
+    own: str, root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`unshare --net` gives the first namespace's, wherever it is: a container that was tuned had labs that paced, and
+    reports without the warning, which said that the machine was tuned.
+    """
+    made(root, {CONGESTION: f"{own}\n"})
+    monkeypatch.setattr(tuning, "congestion", lambda _root: "bbr")
+    (one,) = tune([Congestion(root)], host, where)
+    assert one.became == ("failed" if own == "bbr" else "cannot")
+    assert one.problem is not None
+    assert "on the machine itself: sysctl net.ipv4.tcp_congestion_control=cubic" in one.problem.remedy
+    assert chosen(root / CONGESTION) == own
+    assert tuning.in_force(where, root) == {}
+    monkeypatch.setattr(tuning, "congestion", lambda _root: "cubic")
+    tune([Congestion(root)], host, where)
+    monkeypatch.setattr(tuning, "congestion", lambda _root: "bbr")
+    assert tuning.in_force(where, root) == {}
+
+
+@pytest.mark.parametrize(("may", "told"), [(True, "bbr"), (False, "cubic")])
+def test_congestion_control_is_told_as_what_is_made_now_has_it(
+    may: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(_host: LocalHost, argv: Sequence[str]) -> Completed:
+        asked.append(argv)
+        if not may:
+            raise CommandError("exit 1 from: unshare: Operation not permitted")
+        return Completed(tuple(argv), 0, b"bbr\n", b"")
+
+    monkeypatch.setattr(LocalHost, "run", run)
+    monkeypatch.setattr(tuning, "chosen", lambda _path: "cubic")
+    assert tuning.congestion() == told
+    assert asked == [["unshare", "--net", "cat", f"/{CONGESTION}"]]
 
 
 def test_congestion_control_that_is_not_to_be_had_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.changes import Keeper, Setting, chosen
 from virtoll.hosts.ledger import Ledger
-from virtoll.hosts.local import end_session
+from virtoll.hosts.local import LocalHost, end_session
 
 _ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"
@@ -212,6 +212,21 @@ class HugePages(Choice):
         return None if self.path.exists() else Problem("this kernel has no transparent huge pages")
 
 
+def congestion(root: Path = _ROOT) -> str | None:
+    """TCP's congestion control, as network namespaces that are made now (labs, containers) have it. None: nobody tells.
+
+    They have the machine's first namespace's, wherever they are made (Linux, net/ipv4/tcp_ipv4.c: tcp_sk_init), and
+    virtoll may be in a container, which has one of its own.
+    """
+    own = chosen(root / CONGESTION)
+    if own is None or root != _ROOT:
+        return own
+    try:
+        return LocalHost().run(["unshare", "--net", "cat", str(root / CONGESTION)]).text
+    except HostError:  # nobody but root makes any
+        return own
+
+
 class Congestion(Choice):
     """TCP's congestion control, which namespaces that are made from then on, and containers in them, have too."""
 
@@ -229,6 +244,28 @@ class Congestion(Choice):
         if "cubic" not in (chosen(offered) or "cubic").split():
             return Problem(f"the kernel offers only: {chosen(offered)}", str(offered), "modprobe tcp_cubic")
         return None
+
+    def state(self) -> State:
+        """See `SettingsKnob.state`; and what only the machine's first namespace can be told."""
+        state = super().state()
+        return replace(state, problem=state.problem or (None if state.would else self._beyond()))
+
+    def apply(self, host: Host, ledger: Ledger) -> None:
+        """Set it, and see that it is of what is made from then on."""
+        super().apply(host, ledger)
+        if problem := self._beyond():
+            raise HostError(problem.what, where=problem.where, remedy=problem.remedy)
+
+    def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
+        return super()._is_whole(changes) and self._beyond() is None
+
+    def _beyond(self) -> Problem | None:
+        given = congestion(self.root)
+        if given is None or given in self.will_do:
+            return None
+        what = f"network namespaces that are made here have {given!r}, which is the machine's, and this is a container"
+        remedy = "outside of it, on the machine itself: sysctl net.ipv4.tcp_congestion_control=cubic"
+        return Problem(what, str(self.path), remedy)
 
 
 class Idle(Knob):

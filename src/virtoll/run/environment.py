@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_CONGESTION = Path("/", tuning.CONGESTION)
 _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 # A machine is busy where other work leaves a trial too few CPUs: a program that runs all the time, where there are one
 # or two; on more, so large a part of them. What is below is daemons, and what still echoes of virtoll's own making of
@@ -177,7 +176,7 @@ def warnings() -> list[str]:
     governor = _text(_GOVERNOR)
     if governor not in (None, "performance"):
         found.append(f"the CPU frequency governor is {governor!r}: `virtoll tune governor` steadies it")
-    congestion = _text(_CONGESTION)
+    congestion = tuning.congestion()
     if congestion not in (None, *tuning.STEADY_CONGESTION):
         found.append(
             f"TCP's congestion control is {congestion!r}, which may have single requests wait for a tenth of a second, "

@@ -174,7 +174,7 @@ def _huge_pages(root: Path, measured: Measured) -> Finding:
 
 def _congestion(root: Path, measured: Measured) -> Finding:
     del measured
-    word = chosen(root / tuning.CONGESTION)
+    word = tuning.congestion(root)
     if word is None:
         return Finding("TCP", "unknown", "", missing=f"/{tuning.CONGESTION} is not there")
     is_good = word in tuning.STEADY_CONGESTION
