@@ -352,10 +352,28 @@ def test_a_kernel_that_hangs_is_a_problem_after_its_time(lab: Lab) -> None:
 
 
 def test_no_kvm_device_is_told_by_what_the_cpu_can() -> None:
-    assert "kvm_amd" in under_kvm._missing_device_remedy("flags\t\t: fpu svm\n")
-    assert "kvm_intel" in under_kvm._missing_device_remedy("flags\t\t: vmx fpu\n")
-    assert "nested" in under_kvm._missing_device_remedy("flags\t\t: fpu hypervisor\n")
-    assert "firmware" in under_kvm._missing_device_remedy("flags\t\t: fpu\n")
+    told = {"svm": "kvm_amd", "vmx": "kvm_intel", "hypervisor": "nested", "": "firmware"}
+    for flag, word in told.items():
+        assert word in under_kvm._missing_device_remedy(f"flags\t\t: fpu {flag}\n", has_kvm=False)
+
+
+@pytest.mark.parametrize(("has_kvm", "remedy"), [(True, "--device /dev/kvm"), (False, "modprobe kvm_intel")])
+def test_a_container_that_lacks_the_device_alone_is_not_told_to_load_what_is_loaded(
+    has_kvm: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An LXC container of a host with KVM: it has the host's /sys and no /dev/kvm."""
+    if has_kvm:
+        (tmp_path / "class").mkdir()
+    monkeypatch.setattr(under_kvm, "_DEVICE", tmp_path / "dev/kvm")
+    monkeypatch.setattr(under_kvm, "_KERNELS", tmp_path / "class")
+    read_text = Path.read_text
+    flags = "flags\t\t: fpu vmx\n"
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *_, **__: flags if str(path) == "/proc/cpuinfo" else read_text(path)
+    )
+    problem = under_kvm.device_problem(LocalHost())
+    assert problem is not None
+    assert remedy in problem.remedy
 
 
 def test_the_accelerator_is_all_that_differs() -> None:

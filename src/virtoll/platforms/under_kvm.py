@@ -31,7 +31,7 @@ TRIAL_LIMIT_S = 15.0  # a real KVM boots the same guest within one or two second
 _FAILED_FOR_S = 3600.0  # then it is tried again: what was in the way may have gone (a hypervisor that held VT-x)
 TRIED = "virtoll.probe"  # the kernel's argument for a guest that says that it has booted, and reboots
 _BOOTED = "virtoll: the guest has booted"  # images/guest_init.sh
-_DEVICE = Path("/dev/kvm")
+_DEVICE, _KERNELS = Path("/dev/kvm"), Path("/sys/class/misc/kvm")
 _COUNTS, _PROC = Path("/sys/kernel/debug/kvm"), Path("/proc")
 _WHOLE_MACHINE = "pid:[4026531836]"  # include/linux/proc_ns.h: PROC_PID_INIT_INO
 _USE_TCG = "use platform qemu-tcg, or a machine with hardware virtualization"
@@ -116,7 +116,8 @@ def device_problem(host: Host) -> Problem | None:
     try:
         os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except FileNotFoundError:
-        return Problem("there is no /dev/kvm", host.where, _missing_device_remedy(Path("/proc/cpuinfo").read_text()))
+        remedy = _missing_device_remedy(Path("/proc/cpuinfo").read_text(), has_kvm=_KERNELS.exists())
+        return Problem("there is no /dev/kvm", host.where, remedy)
     except PermissionError:
         return Problem(
             "/dev/kvm may not be opened",
@@ -128,8 +129,12 @@ def device_problem(host: Host) -> Problem | None:
     return None
 
 
-def _missing_device_remedy(cpuinfo: str) -> str:
-    """What to do about a missing /dev/kvm follows from what the CPU shows."""
+def _missing_device_remedy(cpuinfo: str, *, has_kvm: bool) -> str:
+    """What to do about a missing /dev/kvm follows from what the CPU shows, and from whether the kernel has KVM already:
+    then only /dev lacks it.
+    """
+    if has_kvm:
+        return "inside a container, pass the device in (--device /dev/kvm); else mknod -m 660 /dev/kvm c 10 232"
     flags = cpuinfo.split("flags", 1)[-1].split("\n", 1)[0].split()
     if "vmx" in flags or "svm" in flags:
         return f"modprobe {'kvm_intel' if 'vmx' in flags else 'kvm_amd'}"
