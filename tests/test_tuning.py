@@ -498,6 +498,18 @@ def test_congestion_control_that_paces_is_changed_and_put_back(now: str, then: s
     assert len(changes) == (now != then)
 
 
+def test_turbo_is_switched_by_the_driver_that_is_at_work(root: Path, where: Path, host: LocalHost) -> None:
+    """Of intel_pstate that is off (Linux, admin-guide/pm/intel_pstate.rst: status) no_turbo is there, and says EAGAIN;
+    `doctor --machine` told of the other switch, and named this command.
+    """
+    switch = root / CPUS / "intel_pstate/no_turbo"
+    switch.unlink()
+    switch.mkdir()  # which cannot be read either
+    made(root, {f"{CPUS}/cpufreq/boost": "1\n"})
+    assert became(tune([Turbo(root)], host, where)) == ["done"]
+    assert chosen(root / CPUS / "cpufreq/boost") == "0"
+
+
 @pytest.mark.parametrize("own", ["bbr", "cubic"])
 def test_a_container_is_not_told_as_tuned_where_its_labs_have_the_machines_congestion_control(
     own: str, root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch

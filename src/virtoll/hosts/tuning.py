@@ -171,7 +171,7 @@ class Turbo(SettingsKnob):
     def wanted(self) -> Iterator[tuple[Path, str]]:
         """Intel's own switch, or the common one."""
         for file, word in (("intel_pstate/no_turbo", "1"), ("cpufreq/boost", "0")):
-            if (self.root / CPUS / file).exists():
+            if chosen(self.root / CPUS / file) is not None:  # intel_pstate's cannot be read where it is switched off
                 yield self.root / CPUS / file, word
                 return
 
