@@ -376,6 +376,23 @@ def test_a_container_that_lacks_the_device_alone_is_not_told_to_load_what_is_loa
     assert remedy in problem.remedy
 
 
+def test_the_jail_of_a_guest_has_room_for_the_cpus_of_any_machine() -> None:
+    """UML asks for one CPU's flags, and 768 of an EPYC's are more than its root's 1 MiB: no guest came up."""
+    one = "processor\t: {}\nmodel name\t: AMD EPYC 9965\nflags\t\t: fpu " + "x" * 2000 + "\nbogomips\t: 4500\n\n"
+    all_of_them = "".join(one.format(number) for number in range(768))
+    assert len(all_of_them) > 1024**2
+    assert " /proc/cpuinfo >proc/cpuinfo\n" in uml_jail._ENTER
+    line = next(line for line in uml_jail._ENTER.splitlines() if line.endswith(">proc/cpuinfo"))
+    told = subprocess.run(
+        ["sh", "-c", line.removesuffix(" /proc/cpuinfo >proc/cpuinfo")],
+        input=all_of_them,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == one.format(0)
+
+
 def test_the_accelerator_is_all_that_differs() -> None:
     under_tcg = command_line(Guest("tcg", KERNEL, 1, 2**29, "disk.qcow2", TAP, 5, 7))
     under_kvm = command_line(Guest("kvm", KERNEL, 1, 2**29, "disk.qcow2", TAP, 5, 7))

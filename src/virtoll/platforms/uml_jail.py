@@ -38,7 +38,7 @@ mount --bind "$disk" .{DISK}
 mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$memory" shm .{MEMORY}
 mknod -m 666 dev/net/tun c 10 200
 mknod -m 666 dev/null c 1 3
-cat /proc/cpuinfo >proc/cpuinfo
+sed '/^$/q' /proc/cpuinfo >proc/cpuinfo
 while [ "$1" != -- ]; do
   mkdir -p ".${{2%/*}}"; : >".$2"; mount --bind "$1" ".$2"; mount -o remount,bind,ro ".$2"; shift 2
 done
