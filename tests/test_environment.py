@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,29 @@ def test_a_report_from_an_emulated_computer_says_so(
     monkeypatch.setattr(Path, "read_text", lambda path, *_, **__: text if str(path) == "/proc/cpuinfo" else "0\n")
     found = [warning for warning in environment.warnings() if "machine" in warning and "busy" not in warning]
     assert [word in warning for word, warning in zip(told, found, strict=True)] == [True] * len(told)
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        (range(24), "cpu_atom: 16-23; cpu_core: 0-15): the last ones are the instance's"),
+        ((0, 1, 4, 16), "`taskset -c 0-1,4 virtoll ...`"),
+        (range(16), ""),
+        ((17, 23), ""),
+    ],
+)
+def test_a_processor_of_two_kinds_of_cores_is_told_unless_all_are_of_one(
+    ours: Sequence[int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance of an i9 had its efficient cores, the generator the others, and the report said "2 vCPUs"."""
+    for kind, cpus in {"cpu_core": "0-15\n", "cpu_atom": "16-23\n"}.items():
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "cpus").write_text(cpus)
+    (tmp_path / "cpu").mkdir()  # as it is called where all are alike, without a list
+    monkeypatch.setattr(environment, "_EVENT_SOURCES", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(ours))
+    found = [warning for warning in environment.warnings() if "different kinds" in warning]
+    assert [told in warning for warning in found] == [True] * bool(told)
 
 
 def test_differences_are_named_by_their_path() -> None:

@@ -20,6 +20,7 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
+from virtoll.lab.cpus import parse_cpu_list
 from virtoll.record.calibration import machine_of
 from virtoll.record.comparable import INSTALLED, booted_anew, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_EVENT_SOURCES = Path("/sys/bus/event_source/devices")
 _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 # A machine is busy where other work leaves a trial too few CPUs: a program that runs all the time, where there are one
 # or two; on more, so large a part of them. What is below is daemons, and what still echoes of virtoll's own making of
@@ -182,10 +184,39 @@ def warnings() -> list[str]:
             f"TCP's congestion control is {congestion!r}, which may have single requests wait for a tenth of a second, "
             "and which guests with kernels of their own do not have: `virtoll tune congestion` steadies it"
         )
+    if len(kinds := _kinds_of_cpus()) > 1:
+        most = max(kinds.values(), key=lambda cpus: (len(cpus), -min(cpus)))
+        told = "; ".join(f"{kind}: {_listed(cpus)}" for kind, cpus in kinds.items())
+        found.append(
+            f"this machine's CPUs are of different kinds ({told}): the last ones are the instance's, and figures are "
+            f"of those, or of a mixture; `taskset -c {_listed(most)} virtoll ...` keeps all to one kind"
+        )
     cpus = len(os.sched_getaffinity(0))
     if cpus < 4:
         found.append(f"only {cpus} CPUs: load generator and origin share what the instance does not use")
     return found
+
+
+def _kinds_of_cpus() -> dict[str, list[int]]:
+    """The CPUs that we may use, by kind, where Linux counts each kind's events apart: cpu_core and cpu_atom of Intel's
+    hybrid processors (tools/perf/Documentation/intel-hybrid.txt).
+    """
+    ours, found = os.sched_getaffinity(0), {}
+    for path in sorted(_EVENT_SOURCES.glob("cpu_*/cpus")):
+        if told := _text(path):
+            found[path.parent.name] = sorted(ours & parse_cpu_list(told))
+    return {kind: cpus for kind, cpus in found.items() if cpus}
+
+
+def _listed(cpus: list[int]) -> str:
+    """As taskset(1) takes them: 0-15,24."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def require_same(before: Environment, now: Environment) -> None:
