@@ -97,6 +97,12 @@ MEASURED: list[tuple[str, Measured, str, str]] = [
         "40.0% of the CPUs' time over 2 s",
         "-p 77 ",
     ),
+    (
+        "other load",  # of 128 CPUs six are at work
+        replace(QUIET, seen=replace(QUIET.seen, busy=0.047, heaviest=("cc1 (77): 100% of a CPU",), most=1.0)),
+        "4.7% of the CPUs' time over 2 s",
+        "-p 77 ",
+    ),
     ("PSI", replace(QUIET, seen=replace(QUIET.seen, waited={"cpu": 0.0, "io": 0.3})), "io 30.0%", "pressure/io"),
     ("fixed work", replace(QUIET, sums=Sums((0.02, 0.04), (0.02, 0.02))), "had the CPU for 33.3%", "noisy below"),
     ("idle states", replace(QUIET, wake=Wake(64_000, 99_000, 4_000)), "waking a CPU costs 60.0 us", "tune idle awake"),
@@ -173,6 +179,7 @@ def test_between_two_glances_our_own_keepers_are_nobodys_load() -> None:
     assert seen.stolen == pytest.approx(0.05)
     assert seen.busy == pytest.approx((150 - 100) / 400)
     assert seen.heaviest == ("cc1 (2): 22% of a CPU",)
+    assert seen.most == pytest.approx(0.22, abs=0.005)
     assert seen.waited == {"cpu": pytest.approx(0.1)}
     assert seen.swapped_pages == 4
 

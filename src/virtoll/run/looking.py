@@ -81,6 +81,7 @@ class Seen:
     stolen: float | None  # by the hypervisor, while a CPU had something to do
     busy: float | None  # somebody's work, without virtoll's own keepers
     heaviest: tuple[str, ...] = ()  # "name (pid): 43 % of a CPU"
+    most: float = 0.0  # of one CPU's time, by whoever of them uses most
     waited: Mapping[str, float] = field(default_factory=dict)  # by resource, the share of time in which somebody waited
     swapped_pages: int | None = None
 
@@ -113,6 +114,7 @@ def between(before: Glance, after: Glance, *, ours: frozenset[int] = frozenset()
         stolen=stolen,
         busy=busy,
         heaviest=tuple(heavy[:_NAMED]),
+        most=others[0][0] / seconds if others else 0.0,
         waited={
             resource: (total - before.pressure_us[resource]) / 1e6 / seconds
             for resource, total in after.pressure_us.items()

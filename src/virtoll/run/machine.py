@@ -35,6 +35,7 @@ _GOOD_CLOCKS = (
 # From where on a check says that figures will scatter. Chosen so that a quiet machine passes, and no more.
 _STOLEN = 0.005
 _BUSY = 0.05
+_ONES = 0.5  # of one CPU: it may be one of the instance's, of however many
 _WAITED = 0.05
 _SPREAD = 0.02
 _WAKE_NS = 10_000
@@ -137,7 +138,7 @@ def _load(root: Path, measured: Measured) -> Finding:
     if seen.busy is None:
         return Finding("other load", "unknown", "", missing="/proc/stat does not tell")
     effect = f"{seen.busy:.1%} of the CPUs' time over {seen.seconds:.0f} s"
-    if seen.busy <= _BUSY:
+    if seen.busy <= _BUSY and seen.most <= _ONES:
         return Finding("other load", "good", "next to none", effect)
     pid = seen.heaviest[0].rpartition(" (")[2].partition(")")[0] if seen.heaviest else ""
     state = "; ".join(seen.heaviest) or "many small ones, or in the kernel"
