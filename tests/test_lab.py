@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -22,12 +23,14 @@ from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import requirements, shaping
-from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab, Site
 from virtoll.lab.cpus import cpu_plan, parse_cpu_list
 from virtoll.lab.losses import losses, parse
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement
 from virtoll.monitor.monitor import Monitor
+from virtoll.platforms.groups import instance_cpus
+from virtoll.study.limits import Limits
 
 
 class _Machine(LocalHost):
@@ -89,6 +92,23 @@ def test_an_instance_computes_on_one_socket(monkeypatch: pytest.MonkeyPatch) -> 
     assert plan.instance == {5, 7, 13, 15}
     assert plan.generator == {0, 2, 4, 8, 10, 12}
     assert plan.origin == {1, 3, 6, 9, 11, 14}
+
+
+@pytest.mark.parametrize(("machine", "cpus"), [(_TwoSockets(), 16), (_Machine(2), 8), (_Machine(1), 4)])
+def test_an_instance_of_few_vcpus_has_the_same_cpus_whatever_else_is_asked_for(
+    machine: LocalHost, cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where limits.vcpus is a factor, the lesser levels had CPUs by their numbers: 4 of 12 lay on both sockets, 2 of 4
+    on a core each or on one, as the firmware numbers them.
+    """
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
+    monkeypatch.setattr("virtoll.lab.cpus._known", {})
+    for most in range(1, cpus - 1):
+        plan = cpu_plan(machine, most)
+        site = Site(machine, "", "", plan.instance)
+        lab = Lab(cast(Any, None), "ab12", site, site, site, "virtoll/ab12", Path("none"))
+        for vcpus in range(1, most + 1):
+            assert instance_cpus(lab, Limits(vcpus=vcpus)) == cpu_plan(machine, vcpus).instance, (most, vcpus)
 
 
 def test_too_few_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

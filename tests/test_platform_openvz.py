@@ -117,7 +117,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(veth, "move_to", lambda _host, attachment, netns: moved.append((attachment.device, netns)))
     host = VzHost(state)
     with ledger.opened(host, tmp_path / "ledger", "t") as kept:
-        site = SimpleNamespace(host=host, cpus=frozenset({2, 3}))
+        site = SimpleNamespace(host=host, cpus=frozenset({2}))
         lab = SimpleNamespace(
             host=host,
             ledger=kept,

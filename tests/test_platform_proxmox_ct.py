@@ -139,7 +139,7 @@ def place(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(veth, "move_in", lambda _host, attachment, pid: moved.append((attachment.device, pid)))
     host = LocalHost()
     with ledger.opened(host, tmp_path / "ledger", "t") as kept:
-        site = SimpleNamespace(host=host, cpus=frozenset({2, 3}))
+        site = SimpleNamespace(host=host, cpus=frozenset({2}))
         lab = SimpleNamespace(
             host=host,
             ledger=kept,

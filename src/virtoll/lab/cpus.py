@@ -38,9 +38,7 @@ def cpu_plan(host: Host, vcpus: int, far_vcpus: int = 1) -> CpuPlan:
             remedy="use fewer vCPUs ([limits] vcpus), a machine with more, or a wider taskset",
         )
     cores = _cores(host, allowed)
-    instance: list[int] = []
-    while len(instance) < vcpus:
-        instance += cores.pop()
+    instance = _taken(cores, vcpus)
     spare = instance[vcpus:]
     instance = instance[:vcpus]
     others = [cpu for core in cores for cpu in core]
@@ -48,6 +46,29 @@ def cpu_plan(host: Host, vcpus: int, far_vcpus: int = 1) -> CpuPlan:
     generator = _share(cores, others, max((len(others) + 1) // 2, far_vcpus))
     origin = [cpu for cpu in others if cpu not in generator] or others
     return CpuPlan(frozenset(instance), frozenset(generator), frozenset(origin))
+
+
+def instances(host: Host, cpus: frozenset[int], vcpus: int) -> frozenset[int]:
+    """Of the CPUs that a plan for more vCPUs leaves to an instance those that one for ``vcpus`` would: whole cores, and
+    of one socket. Figures of so many are the same ones whatever else a study asks for.
+    """
+    if vcpus >= len(cpus):
+        return cpus
+    key = (host.where, cpus, vcpus)
+    if key not in _known:  # asked for each deployment
+        _known[key] = frozenset(_taken(_cores(host, sorted(cpus)), vcpus)[:vcpus])
+    return _known[key]
+
+
+_known: dict[tuple[str, frozenset[int], int], frozenset[int]] = {}
+
+
+def _taken(cores: list[list[int]], vcpus: int) -> list[int]:
+    """The CPUs of the last cores, at least so many, and away with those cores."""
+    taken: list[int] = []
+    while len(taken) < vcpus:
+        taken += cores.pop()
+    return taken
 
 
 def _share(cores: list[list[int]], cpus: list[int], least: int) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from virtoll.errors import PlatformError
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.lab.base import Lab
+from virtoll.lab.cpus import instances
 from virtoll.platforms.base import Accounting
 from virtoll.study.limits import Limits
 
@@ -90,4 +91,4 @@ def instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:
             where="limits.vcpus",
             remedy="give the instance fewer vCPUs, or the lab a machine with more CPUs",
         )
-    return frozenset(sorted(lab.sut.cpus)[: limits.vcpus])
+    return instances(lab.host, lab.sut.cpus, limits.vcpus)
