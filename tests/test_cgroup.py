@@ -83,6 +83,17 @@ def test_a_mount_that_cannot_be_written_to_is_nobodys_way(tmp_path: Path, monkey
     assert cgroup._all_roots() == (own,)
 
 
+def test_a_mount_that_another_lies_over_has_no_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An initramfs mounts version 2, and the init that follows tmpfs over it, with version 1 in there: no verb got as
+    far as a word.
+    """
+    info = tmp_path / "mountinfo"
+    info.write_text(f"30 23 0:26 / {tmp_path} rw - cgroup2 none rw\n" + V1.replace("/sys/fs/cgroup", str(tmp_path)))
+    monkeypatch.setattr(cgroup, "MOUNTINFO", str(info))
+    found = hierarchies.__wrapped__()
+    assert (found.version, found.mounts["memory"]) == (1, tmp_path / "memory")
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_no_more_processes_are_asked_for_than_a_kernel_can_have(version: Literal[1, 2]) -> None:
     """It takes no larger number (kernel/cgroup/pids.c: PIDS_MAX): gVisor's Sentry has 32 times limits.pids, so that of

@@ -100,7 +100,14 @@ def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hiera
 def hierarchies() -> Hierarchies:
     """This machine's."""
     mountinfo = os.fsdecode(Path(MOUNTINFO).read_bytes())
-    return parse_mounts(mountinfo, lambda path: (path / "cgroup.controllers").read_text(encoding="utf-8"))
+    return parse_mounts(mountinfo, _controllers_of)
+
+
+def _controllers_of(path: Path) -> str:
+    """The controllers of a mount of version 2; none of one that something lies over, as tmpfs does for version 1."""
+    with contextlib.suppress(FileNotFoundError):
+        return (path / "cgroup.controllers").read_text(encoding="utf-8")
+    return ""
 
 
 @dataclass(frozen=True)
