@@ -84,6 +84,25 @@ def test_a_list_that_names_nothing_is_no_list_of_all(argv: list[str]) -> None:
     assert "names nothing" in told(virtoll(*argv), 2)
 
 
+@pytest.mark.parametrize(
+    ("argv", "wrong"),
+    [
+        (["run", "proxy", "--dry-run", "--budget", "-5m"], "'-5m' is not a duration"),
+        (["run", "proxy", "--dry-run", "--memory", "-.5MiB"], "'-.5MiB' is not a size"),
+        (["run", "proxy", "--dry-run", "--decide", "-5%"], "'-5%' is not per cent"),
+        (["plan", "A", "--users", "5", "--headroom", "-5%"], "'-5%' is not per cent"),
+        (["plan", "A", "--users", "-5k"], "'-5k' is no whole number from 1 on"),
+        (["plan", "A", "--users", "5", "--price", "-5/hour"], "'-5/hour' is no price"),
+        (["compare", "A", "B", "--fail-over", "-5%"], "'-5%' is not per cent"),
+    ],
+)
+def test_a_value_below_zero_is_one_that_was_given(argv: list[str], wrong: str) -> None:
+    """It was told that the option expects one."""
+    said = told(virtoll(*argv), 2)
+    assert wrong in said
+    assert "expected one argument" not in said
+
+
 def test_a_number_beyond_all_reason() -> None:
     assert "is more than 1,000,000,000" in told(virtoll("plan", "testbed", "--nodes", "9" * 30), 2)
 

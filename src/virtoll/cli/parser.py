@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,19 @@ _HOST = "of this server in the place of this machine: ssh://[user@]server[:port]
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
+class _Parser(argparse.ArgumentParser):
+    """A word like -5m is the value of the option before it, as -5 is: what is wrong with it is told, and not that none
+    was given. The verbs' parsers are of this class, too.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs; ``verb`` is the chosen one's name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="virtoll",
         description="What does virtualization cost your service?",
         epilog="`virtoll help` lists the pages of the manual; `virtoll help exit-codes` says what the exit codes mean.",
