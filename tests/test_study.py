@@ -267,6 +267,21 @@ def test_a_factor_that_would_change_nothing_is_refused(factor: str, above: str, 
         assert factor.split('"')[1].partition(".")[0] in str(read_study(switched_on, "my.toml", catalogue()).factors)
 
 
+@pytest.mark.parametrize("table", ["[factors]", "[[exclude]]"])
+def test_a_dotted_name_without_quotes_is_told_so(table: str) -> None:
+    """It was told to be 'load', and that 'load.seed' was meant."""
+    lacking = REAL.replace('"load.connections"', "load.connections", 1)
+    if table == "[[exclude]]":
+        lacking = f"{REAL}\n[[exclude]]\nload.connections = 100\n"
+    with pytest.raises(StudyError) as caught:
+        read_study(lacking, "my.toml", catalogue())
+    (problem,) = caught.value.problems
+    line = next(at for at, text in enumerate(lacking.splitlines(), 1) if text.startswith("load.connections"))
+    assert problem.where == f"my.toml:{line}"
+    assert problem.what == "load.connections needs quotes: without them its dot makes a table"
+    assert problem.remedy == '"load.connections" = ...'
+
+
 def test_a_factor_may_be_switched_on_by_another() -> None:
     text = REAL.replace("[factors]\n", '[factors]\n"neighbour.aggressor" = ["polite", "cpu"]\n')
     text = text.replace("[factors]\n", '[factors]\n"neighbour.start" = ["1 s", "2 s"]\n')

@@ -261,9 +261,23 @@ def _factor_spec(
     return spec
 
 
+def _lacks_quotes(reader: Reader, path: str, raw: Any, table: str, occurrence: int = 0) -> bool:
+    """Whether TOML has read ``load.users = [1, 2]`` as a table `load`; each of its keys is a problem then."""
+    if not isinstance(raw, dict) or "." in path:
+        return False
+    for key in raw:
+        name = f"{path}.{key}"
+        reader.fail(
+            f"{name} needs quotes: without them its dot makes a table", table, name, f'"{name}" = ...', occurrence
+        )
+    return True
+
+
 def _factors(reader: Reader, document: Mapping[str, Any], sections: Sections) -> dict[str, tuple[Any, ...]]:
     factors = {}
     for path, levels in document.get("factors", {}).items():
+        if _lacks_quotes(reader, path, levels, "factors"):
+            continue
         spec = _factor_spec(reader, path, "factors", sections.specs)
         if spec is not None and (inert := why_inert(document, sections, spec.path)):
             what, remedy = inert
@@ -302,6 +316,8 @@ def _exclusions(
                 reader.fail(f"{path} names nothing: such a rule excludes nothing", "exclude", path, occurrence=index)
             if path == PLATFORM:
                 rule[PLATFORM] = _excluded_platforms(reader, document, listed, index, quick=quick)
+                continue
+            if _lacks_quotes(reader, path, raw, "exclude", index):
                 continue
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
