@@ -66,6 +66,19 @@ def test_a_start_that_is_over_before_its_neighbours_come_is_no_victim() -> None:
     assert problems_of(without, treatments(without), "mine.toml", LocalHost()) == []
 
 
+def test_an_aggressor_that_would_begin_when_the_window_is_over_is_refused() -> None:
+    """All trials were valid, and each victim had been alone in its window."""
+    study = ready()
+    late = dataclasses.replace(study, base={**study.base, "neighbour.start_ns": study.base["load.time_limit_ns"]})
+    (told,) = problems_of(late, treatments(late), "mine.toml", LocalHost())
+    assert told.where == "mine.toml: [neighbour] start"
+    assert told.what == "the aggressor would begin after 3.2 s, when a window of 3.2 s is over"
+    assert "time_limit" in told.remedy
+    assert problems_of(study, treatments(study), "mine.toml", LocalHost()) == []
+    probed = ready("isolation-rtt", {"neighbour.start_ns": (3600 * 10**9,)})  # whose windows wait for it
+    assert problems_of(probed, treatments(probed), "mine.toml", LocalHost()) == []
+
+
 @pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])
 def test_a_block_deploys_each_victim_once_for_all_its_neighbours(name: str) -> None:
     study = ready(name)

@@ -17,6 +17,7 @@ from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
+from virtoll.loads.native import NativeLoad
 from virtoll.loads.participants import LEAST, ParticipantsLoad
 from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import JanusRoom, Room
@@ -37,7 +38,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
     """Of all that the study asks for, in whichever arm: empty when nothing is wrong."""
     return [
         *_of_work(study, asked, file, host),
-        *_of_neighbours(asked),
+        *_of_neighbours(asked, file),
         *problems_side_by_side(study, asked, file),
         *_of_links(asked, host),
         *(_of_rotation(study, asked, file) if study.design == "rotation" else ()),
@@ -368,8 +369,8 @@ def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]
     return problems
 
 
-def _of_neighbours(asked: Sequence[Treatment]) -> list[Problem]:
-    """Aggressors that nobody knows, or that cannot be within the study's limits."""
+def _of_neighbours(asked: Sequence[Treatment], file: str) -> list[Problem]:
+    """Aggressors that nobody knows, that cannot be within the study's limits, or that would come when all is over."""
     problems: dict[Problem, None] = {}
     for treatment in asked:
         name, where = treatment.neighbour.aggressor, "[neighbour] aggressor"
@@ -380,7 +381,22 @@ def _of_neighbours(asked: Sequence[Treatment]) -> list[Problem]:
             problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
             continue
         problems |= dict.fromkeys(make_aggressor(name).check(treatment.limits))
+        problems |= dict.fromkeys(_of_times(treatment, f"{file}: [neighbour] start"))
     return list(problems)
+
+
+def _of_times(treatment: Treatment, where: str) -> list[Problem]:
+    """Every trial would be valid, and its victim alone. How long other loads are at it is not known beforehand: there
+    are joins besides, or a program that ends by itself.
+    """
+    work, start_ns = treatment.work, treatment.neighbour.start_ns
+    if not isinstance(work, Driven) or not isinstance(work.load, NativeLoad):
+        return []
+    window_ns = work.load.settings.time_limit_ns
+    if start_ns < window_ns:
+        return []
+    what = f"the aggressor would begin after {format_duration(start_ns)}, when a window of {format_duration(window_ns)}"
+    return [Problem(f"{what} is over", where, "let it begin sooner, or take a longer time_limit in [load]")]
 
 
 def _of_links(asked: Sequence[Treatment], host: Host) -> list[Problem]:
