@@ -79,6 +79,49 @@ def test_an_aggressor_that_would_begin_when_the_window_is_over_is_refused() -> N
     assert problems_of(probed, treatments(probed), "mine.toml", LocalHost()) == []
 
 
+@pytest.mark.parametrize(
+    ("values", "levels", "told"),
+    [
+        ({AGGRESSOR: "fork"}, None, "and the study has one neighbour alone"),
+        ({AGGRESSOR: "polite"}, None, "and the study has one neighbour alone"),
+        ({}, ("cpu", "fork"), "and the study has none"),
+        ({"load.loop": "closed"}, ("polite", "fork"), "and load 'http' is in closed loop"),
+        ({"load.log_requests": False}, ("polite", "fork"), "and none are kept"),
+    ],
+)
+def test_a_study_that_could_not_tell_what_a_neighbour_takes_is_refused(
+    values: Mapping[str, Any], levels: tuple[str, ...] | None, told: str
+) -> None:
+    """Beside one aggressor alone arms were told as if there were none, and those whose victims died were in no figure.
+    Of the others the report said, when all was measured, that there is no answer, or that requests were too few.
+    """
+    study = ready()
+    factors = {} if levels is None else {AGGRESSOR: levels}
+    study = dataclasses.replace(study, base={**study.base, **values}, factors=factors)
+    (problem,) = problems_of(study, treatments(study), "mine.toml", LocalHost())
+    assert told in problem.what
+    assert problem.where.startswith("mine.toml: [")
+    if levels is None or "polite" not in levels:
+        assert '"neighbour.aggressor" = ["polite", "' in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        ('[load]\nname = "wrk"\n', "and load 'wrk' is in closed loop"),
+        ('[load]\nname = "viewers"\n', "and load 'viewers' keeps none"),
+        ('[load]\nname = "command"\nrun = ["a"]\nloop = "open"\nwork = { read = "(a)" }\n', "'command' keeps none"),
+    ],
+)
+def test_a_load_that_keeps_no_single_requests_tells_of_no_victim(load: str, told: str) -> None:
+    text = (files("virtoll.studies") / "isolation.toml").read_text(encoding="utf-8")
+    study = read_study(
+        text.replace(text[text.index("[load]") : text.index("[neighbour]")], load), "mine.toml", catalogue()
+    )
+    problems = problems_of(study, treatments(study), "mine.toml", LocalHost())
+    assert any(problem.where == "mine.toml: [load]" and told in problem.what for problem in problems)
+
+
 @pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])
 def test_a_block_deploys_each_victim_once_for_all_its_neighbours(name: str) -> None:
     study = ready(name)

@@ -19,6 +19,7 @@ from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
 from virtoll.loads.native import NativeLoad
 from virtoll.loads.participants import LEAST, ParticipantsLoad
+from virtoll.loads.program import ProgramLoad
 from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import JanusRoom, Room
 from virtoll.probes.base import probes
@@ -38,7 +39,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
     """Of all that the study asks for, in whichever arm: empty when nothing is wrong."""
     return [
         *_of_work(study, asked, file, host),
-        *_of_neighbours(asked, file),
+        *_of_neighbours(study, asked, file),
         *problems_side_by_side(study, asked, file),
         *_of_links(asked, host),
         *(_of_rotation(study, asked, file) if study.design == "rotation" else ()),
@@ -369,9 +370,11 @@ def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]
     return problems
 
 
-def _of_neighbours(asked: Sequence[Treatment], file: str) -> list[Problem]:
-    """Aggressors that nobody knows, that cannot be within the study's limits, or that would come when all is over."""
-    problems: dict[Problem, None] = {}
+def _of_neighbours(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
+    """Aggressors that nobody knows, that cannot be within the study's limits, that would come when all is over, or
+    beside which nobody could tell what a victim lost.
+    """
+    problems = dict.fromkeys([*_of_control(study, asked, file)])
     for treatment in asked:
         name, where = treatment.neighbour.aggressor, "[neighbour] aggressor"
         if not name:
@@ -381,8 +384,41 @@ def _of_neighbours(asked: Sequence[Treatment], file: str) -> list[Problem]:
             problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
             continue
         problems |= dict.fromkeys(make_aggressor(name).check(treatment.limits))
-        problems |= dict.fromkeys(_of_times(treatment, f"{file}: [neighbour] start"))
+        problems |= dict.fromkeys([*_of_times(treatment, f"{file}: [neighbour] start"), *_of_victim(treatment, file)])
     return list(problems)
+
+
+_AGGRESSOR, _POLITE = "neighbour.aggressor", "polite"  # the factor, and its level that is the control
+
+
+def _of_control(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
+    """Beside one and the same aggressor arms would be told as if there were none, those that died in no figure."""
+    names = [*dict.fromkeys(name for each in asked if (name := each.neighbour.aggressor) in aggressors())]
+    if not names or (_POLITE in names and _AGGRESSOR in study.factors):
+        return []
+    what = "each arm is compared with itself beside a polite neighbour, and the study has none"
+    if _AGGRESSOR not in study.factors:
+        what = "each arm is compared with itself beside a polite neighbour, and the study has one neighbour alone"
+    levels = ", ".join(
+        f'"{name}"' for name in dict.fromkeys([_POLITE, *names, *(["cpu"] if names == [_POLITE] else [])])
+    )
+    return [Problem(what, f"{file}: [neighbour] aggressor", f'write "{_AGGRESSOR}" = [{levels}] in [factors]')]
+
+
+def _of_victim(treatment: Treatment, file: str) -> list[Problem]:
+    """What a victim lost while the aggressor was there is told by what was to be asked then, one by one."""
+    if not isinstance(treatment.work, Driven):
+        return []
+    load, told = treatment.work.load, "what a neighbour takes is told by single requests of an open loop"
+    where = f"{file}: [load]"
+    if load.loop == "closed":
+        what = f"{told}, and load {load.name!r} is in closed loop"
+        return [Problem(what, where, 'take http or redis with loop = "open", a rate, and many connections')]
+    if isinstance(load, ProgramLoad | ViewingLoad | ParticipantsLoad):
+        return [Problem(f"{told}, and load {load.name!r} keeps none", where, "take one that does: http, or redis")]
+    if isinstance(load, NativeLoad) and not load.settings.log_requests:
+        return [Problem(f"{told}, and none are kept", where, "write log_requests = true, or leave it out")]
+    return []
 
 
 def _of_times(treatment: Treatment, where: str) -> list[Problem]:
