@@ -208,6 +208,7 @@ def test_what_a_host_offers_names_each_mode() -> None:
         ("ssh://server:2222", "server-2222"),
         ("ssh://me@192.0.2.7", "192.0.2.7"),
         ("ssh://root@[2001:db8::7]:22", "2001-db8-7-22"),
+        ("ssh://me@realm.example@my_server:65535/", "my_server-65535"),
     ],
 )
 def test_a_host_is_called_by_its_server(option: str, name: str) -> None:
@@ -216,6 +217,14 @@ def test_a_host_is_called_by_its_server(option: str, name: str) -> None:
 
 @pytest.mark.parametrize("option", ["server", "tls://server:1", "ssh://", "ssh://-oProxyCommand=x y", "ssh://a;b", ""])
 def test_what_is_no_host_is_refused(option: str) -> None:
+    with pytest.raises(StudyError, match=r"ssh://\[user@\]server\[:port\]"):
+        destination_of(option)
+
+
+@pytest.mark.parametrize(
+    "option", ["ssh://root@server:99999", "ssh://server:0", "ssh://server:", "ssh://server:a", "ssh://-x", "ssh://a@-x"]
+)
+def test_what_ssh_would_answer_with_its_usage_is_refused(option: str) -> None:
     with pytest.raises(StudyError, match=r"ssh://\[user@\]server\[:port\]"):
         destination_of(option)
 

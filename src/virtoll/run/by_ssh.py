@@ -42,9 +42,13 @@ _UNDO_S = 180.0  # for what is under way there to be undone
 _EXCHANGES = 9  # by which the clocks are compared
 
 
+_SERVER = re.compile(r"ssh://(?:[^/@][^/]*@)?(?:\[[^/\[\]]+\]|[^-/@:\[\]][^/@:\[\]]*)(?::(?P<port>\d{1,5}))?/?")
+
+
 def destination_of(option: str) -> str:
     """What ssh is called with. StudyError for anything but ssh://[user@]server[:port]."""
-    if not option.startswith("ssh://") or flaw(option) or not host_name(option):
+    server = _SERVER.fullmatch(option)
+    if server is None or flaw(option) or not host_name(option) or not 0 < int(server["port"] or 22) < 2**16:
         raise StudyError([Problem(f"{option[:60]!r} is no host", BY_SSH, "write ssh://[user@]server[:port]")])
     return option
 
