@@ -64,6 +64,12 @@ def test_no_output_at_all_is_what_was_asked_for(argv: list[str]) -> None:
     assert told(virtoll(*argv, closed=True), 0) == ""
 
 
+@pytest.mark.parametrize("option", ["--memory", "--network"])
+def test_an_empty_value_is_not_the_usual_one(option: str) -> None:
+    """`virtoll probe linpack --memory "$SIZE"` measured with the usual memory."""
+    assert "is a variable unset?" in told(virtoll("probe", "no-such-probe", option, ""), 2)
+
+
 def test_an_output_of_few_characters() -> None:
     done = virtoll("help", "glossary", PYTHONIOENCODING="ascii")
     told(done, 0)

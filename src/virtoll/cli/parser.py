@@ -204,8 +204,8 @@ def _probe(verbs: Any) -> None:
     )
     verb.add_argument("name", help="a probe (`virtoll list probes`)")
     verb.add_argument("--platform", default="native", help="where to run it (default: native)")
-    verb.add_argument("--network", default="", help="network mode (default: the platform's own)")
-    verb.add_argument("--memory", default="", metavar="SIZE", help="the instance's memory: 2GiB")
+    verb.add_argument("--network", type=_word, help="network mode (default: the platform's own)")
+    verb.add_argument("--memory", type=_word, metavar="SIZE", help="the instance's memory: 2GiB")
     verb.add_argument("--vcpus", type=int, metavar="N", help="the instance's vCPUs")
     verb.add_argument("--json", action="store_true", help="the figures as JSON")
 
@@ -362,6 +362,12 @@ def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("an empty word names no file and no folder; is a variable unset?")
     return Path(text)
+
+
+def _word(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty word is none; is a variable unset?")
+    return text
 
 
 def _names(text: str) -> list[str]:

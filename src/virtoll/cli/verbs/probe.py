@@ -18,8 +18,8 @@ def do(arguments: argparse.Namespace) -> int:
             probe=arguments.name,
             settings=arguments.settings,
             platform=arguments.platform,
-            network=arguments.network,
-            memory=arguments.memory,
+            network=arguments.network or "",
+            memory=arguments.memory or "",
             vcpus=arguments.vcpus,
             as_json=arguments.json,
         )
