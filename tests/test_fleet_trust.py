@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from authority import Authority
 from virtoll import cli
-from virtoll.errors import HostError, TrialError
+from virtoll.errors import HostError, StudyError, TrialError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import interrupts
 from virtoll.record.model import Arm, Measured, PlannedTrial, TrialRecord, Window
@@ -131,14 +131,19 @@ def test_a_stranger_gets_no_word_with_our_scheduler(yard_of: Made, ours: Authori
         ("tcp://127.0.0.1:8786", None, "tcp:// asks nobody"),
         ("tls://127.0.0.1:8786", None, "tls:// needs certificates"),
         ("tls://127.0.0.1", Path("/nowhere"), "no host and port"),
-        ("tls://127.0.0.1:8786", Path("/nowhere"), "not there: /nowhere/ca.pem, /nowhere/cert.pem, /nowhere/key.pem"),
         ("127.0.0.1:8786", None, "no address of a scheduler"),
         ("ws://127.0.0.1:8786", None, "no address of a scheduler"),
     ],
 )
 def test_an_address_that_will_not_do_is_refused(address: str, tls: Path | None, why: str) -> None:
-    with pytest.raises(HostError, match=why):
+    with pytest.raises(StudyError, match=why) as caught:
         security(address, tls)
+    assert caught.value.exit_code == 2, "a word was wrong, and nothing is missing on this machine"
+
+
+def test_certificates_that_are_not_there_are_named() -> None:
+    with pytest.raises(HostError, match=r"not there: /nowhere/ca\.pem, /nowhere/cert\.pem, /nowhere/key\.pem"):
+        security("tls://127.0.0.1:8786", Path("/nowhere"))
 
 
 def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import distributed
 from distributed.comm.addressing import parse_host_port
 from distributed.comm.core import connect
 
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem, StudyError
 
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -60,7 +60,8 @@ class _Named(distributed.Security):
 
 
 def security(address: str, tls: Path | None) -> distributed.Security:
-    """What an address asks for. HostError for one without TLS, and where certificates are missing.
+    """What an address asks for. StudyError for one that is none, or without TLS; HostError where certificates are not
+    there, or none.
 
     ``tls``: the directory of ca.pem (who signs for the fleet), cert.pem and key.pem (of this host).
     """
@@ -69,13 +70,13 @@ def security(address: str, tls: Path | None) -> distributed.Security:
         what = (
             "who may speak to a scheduler is root on its hosts, and tcp:// asks nobody who that is, on loopback neither"
         )
-        raise HostError(what, where=address, remedy="use tls:// and --tls DIRECTORY (docs/SCALE.md makes certificates)")
+        raise StudyError([Problem(what, address, "use tls:// and --tls DIRECTORY (docs/SCALE.md makes certificates)")])
     if scheme != "tls" or not found:
-        raise HostError("no address of a scheduler", where=address, remedy="write tls://HOST:8786")
+        raise StudyError([Problem("no address of a scheduler", address, "write tls://HOST:8786")])
     host_and_port(address, rest)
     if tls is None:
         remedy = "name the directory of ca.pem, cert.pem and key.pem: --tls DIRECTORY (docs/SCALE.md makes them)"
-        raise HostError("tls:// needs certificates", where=address, remedy=remedy)
+        raise StudyError([Problem("tls:// needs certificates", address, remedy)])
     files = [tls / name for name in ("ca.pem", "cert.pem", "key.pem")]
     try:
         missing = [str(path) for path in files if not path.is_file()]
@@ -105,11 +106,11 @@ def _expect_secret(key: Path) -> None:
 
 
 def host_and_port(address: str, rest: str) -> tuple[str, int]:
-    """Of an address, without its scheme."""
+    """Of an address, without its scheme. StudyError where there are none."""
     try:
         host, port = parse_host_port(rest)
     except ValueError:
-        raise HostError("no host and port", where=address, remedy="write tls://HOST:8786") from None
+        raise StudyError([Problem("no host and port", address, "write tls://HOST:8786")]) from None
     return str(host), int(port)
 
 
