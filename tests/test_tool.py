@@ -217,6 +217,13 @@ def test_check_knows_what_a_word_means_as_run_does(here: Path, capsys: pytest.Ca
     assert "./proxy" not in capsys.readouterr().err
 
 
+def test_a_file_with_a_byte_order_mark_is_read(here: Path, said: Any) -> None:
+    """As some editors write it. It was "not TOML", at a character that nobody sees."""
+    beginning.begin("mine", here)
+    (here / "mine.toml").write_bytes(b"\xef\xbb\xbf" + (here / "mine.toml").read_bytes())
+    assert "mine.toml is right." in said("check", "mine.toml")
+
+
 def test_check_for_programs(here: Path, said: Any) -> None:
     beginning.begin("mine", here)
     document = json.loads(said("check", "mine.toml", "--json"))

@@ -52,7 +52,7 @@ def read_file(path: Path) -> str:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise StudyError([Problem(f"is larger than {_MOST_BYTES / 1e6:.0f} MB: no study is", str(path))])
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # some editors write a byte order mark, and TOML has none
     except OSError as error:
         raise StudyError([Problem(f"cannot be read: {error.strerror}", str(path))]) from error
     except UnicodeDecodeError as error:
