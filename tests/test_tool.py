@@ -235,6 +235,28 @@ def test_check_for_programs(here: Path, said: Any) -> None:
         assert variant["arms"][:2] == ["native+host", "native+host (again)"]
 
 
+def test_check_for_programs_on_a_machine_with_too_few_cpus(
+    here: Path, said: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It printed no JSON, and nobody heard what else was wrong, as of the quick variant."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1})
+    beginning.begin("mine", here)
+    text = (here / "mine.toml").read_text().replace("vcpus = 1", "vcpus = 2")
+    (here / "mine.toml").write_text(f"{text}\n[quick.limits]\nvcpus = 1\n")
+    document = json.loads(said("check", "mine.toml", "--json", code=3))
+    assert (document["right"], [*document["variants"]]) == (False, ["quick"])
+    (problem,) = document["problems"]
+    assert problem["what"] == "2 CPU(s) for 2 vCPU(s) and a load generator beside them"
+    capsys.readouterr()
+    assert code_of("check", "mine.toml") == 3
+    assert "2 CPU(s) for 2 vCPU(s)" in capsys.readouterr().err
+    (here / "mine.toml").write_text(f"{text}\n[quick.limits]\nvcpu = 1\n")
+    assert code_of("check", "mine.toml") == 2, "the file is wrong besides"
+    told = capsys.readouterr().err
+    assert "2 CPU(s) for 2 vCPU(s)" in told
+    assert "unknown key 'vcpu'" in told
+
+
 # -- for programs -----------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.catalogue import catalogue
-from virtoll.errors import Problem, StudyError
+from virtoll.errors import HostError, Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
@@ -78,6 +78,7 @@ class Checked:
     file: str
     problems: tuple[Problem, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)  # "full", and "quick" where the file has one
+    code: int = 0  # what `virtoll run` would end with before it begins; 0: it would take it
 
     @property
     def is_right(self) -> bool:
@@ -88,17 +89,22 @@ class Checked:
 def check(word: str, host: LocalHost) -> Checked:
     """Read a study, ready-made or a file, and plan it, whole and quick. Nothing is changed, fetched or booted.
 
-    StudyError where it cannot be read at all, HostError where no lab fits on this machine.
+    StudyError where it cannot be read at all. That no lab fits on this machine is a problem like others.
     """
     text, file = text_of(word)
     variants: dict[str, Variant] = {}
     problems: dict[Problem, None] = {}
+    codes: list[int] = []
     for variant in ("full", "quick") if _has_quick(text) else ("full",):
         try:
             variants[variant] = _variant(read_study(text, file, catalogue(), quick=variant == "quick"), file, host)
         except StudyError as error:
             problems |= dict.fromkeys(error.problems)
-    return Checked(file, tuple(problems), variants)
+            codes.append(error.exit_code)
+        except HostError as error:
+            problems[error.problem] = None
+            codes.append(error.exit_code)
+    return Checked(file, tuple(problems), variants, min(codes, default=0))
 
 
 def _has_quick(text: str) -> bool:
