@@ -83,6 +83,13 @@ def test_any_text_is_an_objective_or_a_value_error(text: str) -> None:
         assert str(error)  # noqa: PT017 - either is right
 
 
+def test_a_bound_in_another_unit_is_not_the_same_number_in_the_metrics_own() -> None:
+    """0.8 Gbit/s was told to be written as 0.8 Mbit/s."""
+    with pytest.raises(ValueError, match="goodput_mbit_per_s is in Mbit/s, and not in Gbit/s") as told:
+        parse("goodput > 0.8 Gbit/s", QUANTITIES)
+    assert "0.8 Mbit/s" not in str(told.value)
+
+
 @pytest.mark.parametrize("text", ["latency_p99 < 0 ms", "failed < 0 %", "stalled < -1 %"])
 def test_what_no_window_could_meet_is_no_objective(text: str) -> None:
     """Each arm's knee would be told as below the least."""

@@ -99,6 +99,8 @@ def _bound(text: str, metric: str, quantity: Quantity, number: float, unit: str)
             raise ValueError(f"{text!r}: {metric} is a time: write {number:g} ms, or {number:g} s") from None
     if not unit and metric != FAILED:
         return number
+    if unit and unit != quantity.unit:
+        raise ValueError(f"{text!r}: {metric} is in {quantity.unit}, and not in {unit}: write how many {quantity.unit}")
     if unit != quantity.unit:
         raise ValueError(f"{text!r}: {metric} is in {quantity.unit}: write {number:g} {quantity.unit}")
     return number
