@@ -111,7 +111,7 @@ def differences(before: Inventory, after: Inventory) -> list[str]:
     return come + [f"gone: {kind}: {thing}" for kind in after for thing in sorted(before[kind] - after[kind])]
 
 
-def left(work: Path, tags: Iterable[str], before: Inventory, within_s: float = leaks.ENDS_WITHIN_S) -> list[str]:
+def left(work: Path, tags: Iterable[str], before: Inventory, within_s: float = leaks.SOON_S) -> list[str]:
     """`differences`, once the kernel has had time to finish what it does late."""
     deadline = time.monotonic() + within_s
     while found := differences(before, inventory(work, tags)):
@@ -126,7 +126,7 @@ def sweep(work: Path, tags: Iterable[str]) -> None:
     for pid, _ in processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + leaks.ENDS_WITHIN_S
+    deadline = time.monotonic() + leaks.SOON_S
     while list(processes()) and time.monotonic() < deadline:
         reap()
         time.sleep(0.05)
