@@ -98,7 +98,7 @@ def test_a_command_that_fails_there_is_told_in_its_words(played: Played) -> None
         ("refused", "it cannot be reached", "sshd listens"),
         ("nameless", "its name is not known", "ssh/config"),
         ("key", "accepts none of our keys", "ssh-copy-id root@192.0.2.7"),
-        ("unknown", "host key is not known here", "log in once by hand, as root"),
+        ("unknown", "host key is not known here", "log in once by hand"),
         ("changed", "host key has changed", "ssh-keygen -R"),
         ("lost", "the connection was lost", "see that it is up"),
         ("silent", "the connection was lost", "see that it is up"),
@@ -114,6 +114,25 @@ def test_what_openssh_gives_up_for_is_told_with_its_remedy(played: Played, said:
     assert what in problem.what
     assert remedy in problem.remedy
     assert ssh_double.SAYS[said].split()[-1].strip(".") in problem.what, "its own words are there, too"
+
+
+@pytest.mark.parametrize(
+    ("said", "ours", "roots"),
+    [
+        ("key", ("a key of yours there", "in ~/.ssh/config"), ("a key of root's there", "in ~root/.ssh/config")),
+        ("nameless", ("Host in ~/.ssh/config",), ("Host in ~root/.ssh/config",)),
+        ("unknown", ("by hand, compare",), ("by hand, as root (virtoll runs as root), compare",)),
+        ("changed", ("the new key: ssh root@",), ("the new key, as root (virtoll runs as root): ssh root@",)),
+    ],
+)
+def test_keys_and_configuration_are_of_whoever_runs_virtoll(
+    monkeypatch: pytest.MonkeyPatch, said: str, ours: tuple[str, ...], roots: tuple[str, ...]
+) -> None:
+    for user, words in ((1000, ours), (0, roots)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        remedy = ssh.meaning(DESTINATION, ssh_double.SAYS[said]).remedy
+        assert all(word in remedy for word in words), remedy
+        assert ("root's" in remedy or "as root" in remedy or "~root" in remedy) is (user == 0)
 
 
 @given(said=st.text(max_size=3000))

@@ -44,24 +44,24 @@ _MOST_SOCKET_CHARS = 108 - 1 - 17  # of sockaddr_un, less its 0 and what OpenSSH
 _MOST_SAID_CHARS = 600
 _SILENT = "ssh said nothing"  # as where the process that holds a shared connection is killed
 # What OpenSSH's client says when it gives up (ssh.c, sshconnect.c, sshconnect2.c, clientloop.c, packet.c), and what it
-# means. The first that fits.
+# means. The first that fits. Keys, known_hosts and configuration are those of whoever runs virtoll (`_OURS`).
 _MEANINGS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|[Hh]ost key for .* has changed",
         "its host key has changed: it is another machine, or somebody is in between",
-        "if it was set up anew, `ssh-keygen -R HOST`, then compare and accept the new key by `ssh {to}`, as root",
+        "if it was set up anew, `ssh-keygen -R HOST`, then compare and accept the new key{by_hand}: ssh {to}",
     ),
     (
         r"Host key verification failed|host key is known",
         "its host key is not known here",
-        "log in once by hand, as root (virtoll runs as root), compare the key, and accept it: ssh {to}",
+        "log in once by hand{by_hand}, compare the key, and accept it: ssh {to}",
     ),
     (
         r"Permission denied",
         "it accepts none of our keys",
-        "no password is asked for: put a key of root's there (`ssh-copy-id {to}`), or name one in ~root/.ssh/config",
+        "no password is asked for: put a key of {whose} there (`ssh-copy-id {to}`), or name one in {config}",
     ),
-    (r"Could not resolve hostname", "its name is not known", "see the destination, and Host in ~root/.ssh/config"),
+    (r"Could not resolve hostname", "its name is not known", "see the destination, and Host in {config}"),
     (
         r"[Cc]onnection timed out|Operation timed out|Connection refused|No route to host|Network is unreachable"
         r"|port \S+: ",
@@ -77,6 +77,9 @@ _MEANINGS = (
     (r"[Bb]ad (configuration option|owner or permissions)", "OpenSSH's client refuses its configuration", "mend it"),
 )
 
+_OURS = {"by_hand": "", "whose": "yours", "config": "~/.ssh/config"}
+_ROOTS = {"by_hand": ", as root (virtoll runs as root)", "whose": "root's", "config": "~root/.ssh/config"}
+
 
 def flaw(destination: str) -> str:
     """Why ``destination`` ("user@host", "ssh://user@host:port", a Host of ssh_config) is none; "" where it is one."""
@@ -90,10 +93,12 @@ def flaw(destination: str) -> str:
 def meaning(destination: str, said: str) -> Problem:
     """What OpenSSH's client means that has given up, in a sentence, with its own words and a remedy."""
     words = " ".join(said.split())[-_MOST_SAID_CHARS:] or _SILENT
+    user = _ROOTS if os.geteuid() == 0 else _OURS  # where another server measures (`--host`), nobody need be root here
     for pattern, what, remedy in _MEANINGS:
         if re.search(pattern, said.strip() or _SILENT):
-            return Problem(f"{what} ({words})", f"ssh {destination}", remedy.format(to=destination))
-    return Problem(f"ssh gave up: {words}", f"ssh {destination}", f"try it by hand, as root: ssh -v {destination} true")
+            return Problem(f"{what} ({words})", f"ssh {destination}", remedy.format(to=destination, **user))
+    remedy = f"try it by hand{user['by_hand']}: ssh -v {destination} true"
+    return Problem(f"ssh gave up: {words}", f"ssh {destination}", remedy)
 
 
 def as_error(problem: Problem) -> HostError:
