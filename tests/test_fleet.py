@@ -467,8 +467,10 @@ def test_a_run_of_hosts_goes_on_by_hosts_and_one_of_this_machine_here(yard: Yard
         cli.main(["run", str(yard.out)])
     assert end.value.code == 2
     assert "this run is measured by node1" in told(capsys)
-    assert yard.go_on("--blocks", "9") == 2
-    assert "a run of several hosts is not extended" in told(capsys)
+    for blocks in ("9", "2"):  # it has three
+        assert yard.go_on("--blocks", blocks) == 2
+        assert "--blocks: a run of several hosts is not extended -> leave it out" in (said := told(capsys))
+        assert "ask for more" not in said
     assert yard.go_on("--budget", "1m") == 2
     assert "--budget: that is for a run on one machine" in told(capsys)
     assert yard.go_on() == 0, "all is done: its report is built again"

@@ -96,7 +96,7 @@ def refuse_another(plan: Plan, asked: Asked) -> list[Problem]:
             anew = f", or begin a new one with --blocks {asked.blocks}" if least <= asked.blocks <= most else ""
             remedy = f"leave it out to go on with this run{anew}"
             problems.append(Problem(what, "--blocks", remedy))
-        elif asked.blocks < plan.blocks:
+        elif asked.blocks < plan.blocks and not plan.hosts:  # of several hosts none is extended, either
             what = f"a run's plan is fixed, and it has {plan.blocks} blocks"
             problems.append(Problem(what, "--blocks", f"leave it out, or ask for more than {plan.blocks} in all"))
     return problems
