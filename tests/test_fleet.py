@@ -33,7 +33,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.report.method import log_scale
 from virtoll.report.words import replicates_of
-from virtoll.run import alone, cluster, environment, hosting, over_hosts
+from virtoll.run import alone, cluster, environment, groups, hosting, over_hosts
 from virtoll.run.fleet import Answer
 from virtoll.run.handed import Handed, packed, unpacked
 from virtoll.run.hosting import Offer, Order
@@ -458,6 +458,23 @@ def test_a_host_that_is_not_as_it_was_does_not_go_on(yard: Yard, capsys: Any) ->
     yard.start("node2")
     assert yard.go_on() == 3
     assert "machine.cpu_model: was fake, is another" in told(capsys)
+
+
+def test_a_host_whose_memory_does_not_hold_a_turn_any_more_does_not_go_on(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    yard.start("node1", "node2")
+    yard.before = once("node2", lambda: yard.kill("node2"))
+    assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 1
+    yard.performed.clear()
+    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**30)
+    yard.start("node2")
+    assert yard.go_on() == 1
+    said = told(capsys)
+    assert "9 trials left; node2: 3 arms side by side, and one more to prove the limits, may take 2 GiB" in said
+    assert yard.performed == [], "what would fail for want of memory is left for another day"
+    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)
+    assert yard.go_on() == 0
 
 
 def test_a_run_of_hosts_goes_on_by_hosts_and_one_of_this_machine_here(yard: Yard, capsys: Any) -> None:

@@ -197,6 +197,7 @@ class _Session:
         if order.kind == "prepare":
             return self._prepared(order).model_dump_json().encode()
         if order.kind == "wire":
+            self._expect_held(order.trials)
             self.experiment = self.stack.enter_context(self.stage.lab(self.images, order.trials))
             return b""
         return self._performed(order.trials)
@@ -206,6 +207,13 @@ class _Session:
         here = environment.of_stage(self.stage, order.arms, self.images, order.skipped)
         groups = [list(group) for group in self.stage.groups(order.arms)]
         return Ready(environment=here, groups=groups, free_bytes=self.stage.free_bytes)
+
+    def _expect_held(self, trials: list[PlannedTrial]) -> None:
+        """HostError where what the plan sets beside each other has no room here by now: sealed as failed, or measured
+        while it is swapped out, it would be lost for good.
+        """
+        if unheld := self.stage.unheld(trials):
+            raise HostError(unheld, remedy="free some and go on with the run; nothing was measured")
 
     def _performed(self, turn: list[PlannedTrial]) -> bytes:
         """One turn, and what it gave. Its files are gone from here when it is packed."""
