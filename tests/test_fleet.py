@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -319,6 +320,33 @@ def test_what_many_hosts_cannot_do_is_refused(yard: Yard, capsys: Any, options: 
 def test_instances_beside_each_other_are_of_one_machine(yard: Yard, capsys: Any, study: str) -> None:
     assert yard.virtoll("run", study, "--quick", "--out", str(yard.out)) == 2
     assert f"{study} sets instances beside each other" in told(capsys)
+
+
+ELSEWHERE = SMALL + '[[arms]]\nplatform = "ssh"\ndestination = "root@192.0.2.7"\n'
+
+
+def test_a_machine_elsewhere_is_not_loaded_by_several_hosts_at_a_time(yard: Yard, capsys: Any) -> None:
+    yard.start("node1", "node2")
+    assert yard.run(text=ELSEWHERE) == 2
+    assert re.search("ssh.direct.*: it is one machine, and 2 hosts would load it at a time, at the same", told(capsys))
+    assert not yard.out.exists()
+    assert yard.run() == 0, "they are free again"
+
+
+def test_a_machine_elsewhere_that_is_optional_is_left_out_by_several_hosts_and_measured_by_one(yard: Yard) -> None:
+    yard.tolls = {"node1": {"native": 1.0, "docker": 1.25, "ssh": 1.1}}
+    yard.start("node1", "node2")
+    assert yard.run(text=f"{ELSEWHERE}optional = true\n") == 0
+    assert {trial.arm.platform for trial in yard.run_directory.plan.trials} == {"native", "docker"}
+    (left,) = yard.run_directory.environment.skipped
+    assert (left.arm.platform, "2 hosts would load it" in left.reason) == ("ssh", True)
+
+
+def test_one_host_of_a_fleet_measures_a_machine_elsewhere(yard: Yard) -> None:
+    yard.tolls = {"node1": {"native": 1.0, "docker": 1.25, "ssh": 1.1}}
+    yard.start("node1")
+    assert yard.run(text=ELSEWHERE) == 0
+    assert {trial.arm.platform for trial in yard.run_directory.plan.trials} == {"native", "docker", "ssh"}
 
 
 def test_a_dry_run_shows_what_each_host_does_and_asks_nobody(yard: Yard, capsys: Any) -> None:

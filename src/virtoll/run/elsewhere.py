@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from virtoll.errors import Problem
+from virtoll.errors import Problem, StudyError
 from virtoll.images.base import together
 from virtoll.lab.throttle import NO_THROTTLE
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
-from virtoll.record.model import Arm
+from virtoll.record.model import Arm, SkippedArm
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform
 from virtoll.trial.treatment import Driven, Treatment, services_by_configuration
@@ -80,6 +80,26 @@ def _of(treatment: Treatment) -> Iterator[Problem]:
     if isinstance(work, Driven) and not work.load.programs.is_nothing:
         what = f"load {work.load.name!r} has programs of its own, which run in the lab's network alone"
         yield Problem(what, "[load] name", 'take one of virtoll\'s own or an installed tool: name = "http"')
+
+
+def without_shared(
+    study: Study, file: str, arms: Sequence[Arm], skipped: Sequence[SkippedArm], hosts: Sequence[str]
+) -> tuple[list[Arm], list[SkippedArm]]:
+    """Of what several hosts offer, the arms that are on each of them; one elsewhere is one machine, which all would
+    load at a time, at one port. StudyError where it is no option.
+    """
+    optional = {entry.arm.label: entry.optional for entry in study.arms}
+    shared = [arm for arm in arms if platforms()[arm.platform].is_elsewhere] if len(hosts) > 1 else []
+    what = f"it is one machine, and {len(hosts)} hosts would load it at a time, at the same port"
+    problems = [
+        Problem(what, f"{file}: {arm.label}", "leave it out, or let one host measure it")
+        for arm in shared
+        if not optional.get(arm.label)
+    ]
+    if problems:
+        raise StudyError(problems)
+    kept = [arm for arm in arms if arm not in shared]
+    return kept, [*skipped, *(SkippedArm(arm=arm, reason=what) for arm in shared)]
 
 
 def announced(arms: Iterable[Arm]) -> list[str]:

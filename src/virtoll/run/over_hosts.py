@@ -22,6 +22,7 @@ from virtoll.plain import listed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.run.elsewhere import without_shared
 from virtoll.run.execute import Guarded, in_turn, seal_killed
 from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
 from virtoll.run.handed import unpacked
@@ -58,6 +59,7 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
     with progress(as_json=request.as_json) as told, closing(connected(request, run, told.say)) as cluster:
         fleet = Fleet(cluster, run, told.say, request.far)
         arms, skipped = fleet.look(study, file)
+        arms, skipped = without_shared(study, file, arms, skipped, fleet.hosts)
         ready = fleet.agreed(fleet.prepare(arms, skipped))
         plan = planned(study, arms, ready)
         there = {host: each.environment for host, each in ready.items()}
