@@ -331,6 +331,18 @@ def test_a_record_that_is_too_long_is_a_trial_that_failed_and_costs_its_turn_no_
     assert second.record.facts == {"said": "x"}
 
 
+def test_records_that_are_too_long_together_cost_the_last_of_their_turn_and_no_other(tmp_path: Path) -> None:
+    """Each is short enough; of what they made together nothing was read, and the host was not asked again."""
+    spool, turn = spool_in(tmp_path / "spool"), [trial_of(number) for number in range(1, 20)]
+    for number, trial in enumerate(turn, 1):
+        spool.trial_directory(trial)
+        spool.seal(sealed(number).model_copy(update={"facts": {"said": "x" * 1_000_000}}))
+    found = unpacked(packed(collected(spool, turn)), turn)
+    assert {each.record.status for each in found[:15]} == {sealed(1).status}
+    assert [each.record.status for each in found[15:]] == ["failed"] * 4
+    assert re.match(r"its record is 1,00\d,\d{3} B long, which with its turn's others", found[-1].record.reason)
+
+
 def test_a_file_of_no_plain_name_is_a_trial_that_failed_and_no_message_that_is_refused(tmp_path: Path) -> None:
     spool = spool_in(tmp_path / "spool")
     for number, name in ((1, "_odd name.txt"), (2, "log.txt")):

@@ -7,10 +7,10 @@ heading names, in its order. Whoever reads one trusts nothing of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -55,20 +55,22 @@ class Handed:
 def collected(spool: RunDirectory, turn: Sequence[PlannedTrial]) -> list[Handed]:
     """What a spool (a run directory in all but its plan) holds of a turn, whose trials are all sealed in it.
 
-    Raw files beyond what one message holds, or of names that are none of virtoll's, and records that are too long are
-    not sent: their trials failed, and say so. Else all that the host has still to measure would be lost with them.
+    Raw files beyond what one message holds, or of names that are none of virtoll's, and records that are too long, each
+    or together, are not sent: their trials failed, and say so. Else all that the host has still to measure would be
+    lost with them.
     """
     records = {record.trial.id: record for record in spool.records()}
     found, room = [], MOST_BYTES // 2  # the rest is for the records
+    left = MOST_HEADING_BYTES - MOST_RECORD_BYTES  # the rest is for what says that a trial failed, and for names
     for trial in turn:
         paths = sorted(path for path in (spool.path / "trials" / trial.id).iterdir() if path.is_file())
         size = sum(path.stat().st_size for path in paths)
-        record, why = records[trial.id], _too_much(records[trial.id], paths, size, room)
-        if why:
+        record, length = records[trial.id], len(json.dumps(_headed(records[trial.id], {})))
+        if why := _too_much(record, paths, size, room) or _too_long(length, left):
             failed = TrialRecord(trial=trial, status="failed", reason=why, started_at=record.started_at)
             found.append(Handed(failed, {}))
             continue
-        room -= size
+        room, left = room - size, left - length
         found.append(Handed(record, {path.name: path.read_bytes() for path in paths}))
     return found
 
@@ -85,6 +87,18 @@ def _too_much(record: TrialRecord, paths: Sequence[Path], size: int, room: int) 
     return ""
 
 
+def _too_long(length: int, left: int) -> str:
+    """Why a record has no room behind the others of its turn; "" where it has."""
+    if length <= left:
+        return ""
+    what = f"its record is {length:,} B long, which with its turn's others is more than a host hands back"
+    return f"{what}: take fewer rounds, windows or arms"
+
+
+def _headed(record: TrialRecord, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"record": record.model_dump(mode="json"), "files": {name: len(data) for name, data in files.items()}}
+
+
 def _is_plain(name: str) -> bool:
     try:
         _NAMES.validate_python(name)
@@ -95,15 +109,7 @@ def _is_plain(name: str) -> bool:
 
 def packed(handed: Sequence[Handed]) -> bytes:
     """As one message."""
-    heading = {
-        "trials": [
-            {
-                "record": each.record.model_dump(mode="json"),
-                "files": {name: len(data) for name, data in each.files.items()},
-            }
-            for each in handed
-        ]
-    }
+    heading = {"trials": [_headed(each.record, each.files) for each in handed]}
     head = json.dumps(heading).encode()
     return b"".join([len(head).to_bytes(_LENGTH, "big"), head, *(d for each in handed for d in each.files.values())])
 
