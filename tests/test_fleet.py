@@ -33,6 +33,7 @@ from virtoll.record.model import Arm, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.report.method import log_scale
+from virtoll.report.promises import promise
 from virtoll.report.words import replicates_of
 from virtoll.run import alone, cluster, environment, groups, hosting, over_hosts
 from virtoll.run.fleet import Answer
@@ -220,6 +221,26 @@ def test_from_five_hosts_on_the_host_is_what_is_counted(yard: Yard) -> None:
     assert "t interval by hosts" in toll.ratio.method
     assert "over the hosts that hold valid values (n: at most 5 hosts)" in log_scale(findings)
     assert replicates_of(findings, [4, 5]) == "4 to 5 of 5 hosts"
+
+
+@pytest.mark.parametrize(
+    ("names", "notes", "promised"),
+    [
+        (("node1",), {"calibration": None, "not_calibrated": "there was none"}, "**No calibration of node1 (there was"),
+        (("node1",), {"calibration": {"alarms": 3}}, "`virtoll calibrate --quick` on node1 measures it"),
+        (("node1", "node2"), {"calibration": {"alarms": 3}}, "**A calibration is of one machine**: "),
+    ],
+)
+def test_a_calibration_is_that_of_the_host_which_measures(
+    yard: Yard, names: tuple[str, ...], notes: dict[str, Any], promised: str
+) -> None:
+    """Where a host was calibrated its run's report said that "this machine" was not, and how to do it here."""
+    for name in names:
+        here = fake_environment(machine={"cpu_model": "fake"})
+        yard.environments[name] = here.model_copy(update={"notes": {**here.notes, **notes}})
+    yard.start(*names)
+    assert yard.run() == 0
+    assert promised in promise(find(yard.out))
 
 
 def test_other_verbs_read_it_as_any_run(yard: Yard, capsys: Any) -> None:

@@ -13,26 +13,32 @@ from virtoll.report.findings import Findings
 from virtoll.units import percent
 
 NOTES = ("calibration", "not_calibrated")  # of a run's environment
-_REMEDY = "`virtoll calibrate --quick` measures it in ten minutes"
+_REMEDY = "`virtoll calibrate --quick`{} measures it in ten minutes"
 
 
 def promise(findings: Findings) -> str:
     """What is known of how often virtoll is wrong there, and of how small a cost this run can find."""
     if findings.calibration is not None:
         return "**This is a calibration** itself; what it found is above, and is kept for later runs' reports."
-    notes = findings.run.environment.notes
-    kept = notes.get("calibration")
-    if kept is None:
-        why = notes.get("not_calibrated", "")
-        known = f" ({why})" if isinstance(why, str) and why else ""
+    notes, hosts = findings.run.environment.notes, sorted(set(findings.run.plan.hosts.values()))
+    if len(hosts) > 1:
         return (
-            f"**No calibration of this machine{known}**: how often equal arms are called different here, and how small "
-            f"a cost is found, is not known. {_REMEDY}."
+            "**A calibration is of one machine**: how often equal arms are called different on these hosts together, "
+            "and how small a cost is found, is not known."
+        )
+    kept, remedy = notes.get("calibration"), _REMEDY.format("".join(f" on {host}" for host in hosts))
+    if kept is None:
+        why, machine = notes.get("not_calibrated", ""), "".join(hosts) or "this machine"
+        known = f" ({why})" if isinstance(why, str) and why else ""
+        where = "there" if hosts else "here"
+        return (
+            f"**No calibration of {machine}{known}**: how often equal arms are called different {where}, and how small "
+            f"a cost is found, is not known. {remedy}."
         )
     try:
         last = Calibration.model_validate(kept)
     except ValidationError:
-        return f"**The machine's calibration cannot be read** from this run's environment.json. {_REMEDY}."
+        return f"**The machine's calibration cannot be read** from this run's environment.json. {remedy}."
     return _told(findings, last)
 
 

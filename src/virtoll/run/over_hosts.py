@@ -22,6 +22,7 @@ from virtoll.plain import listed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.report.promises import NOTES
 from virtoll.run.elsewhere import without_shared
 from virtoll.run.execute import Guarded, in_turn, seal_killed
 from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
@@ -63,7 +64,8 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
         ready = fleet.agreed(fleet.prepare(arms, skipped))
         plan = planned(study, arms, ready)
         there = {host: each.environment for host, each in ready.items()}
-        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s, **cluster.notes}
+        notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}
+        notes |= {**cluster.notes, **_calibrated(there)}
         directory = RunDirectory.create(out, document.as_json(study), plan, _shared(there, skipped, notes), there)
         hosts = f"{len(there)} hosts" if len(there) > 1 else "One host"
         told.say(f"{hosts}, {study.blocks} blocks each: {listed(list(there))}")
@@ -107,6 +109,12 @@ def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], not
         skipped=list(skipped),
         warnings=_warnings(there),
     )
+
+
+def _calibrated(there: Mapping[str, Environment]) -> dict[str, Any]:
+    """What a report promises by the calibration of the machine that measures, where it is one."""
+    notes = [each.notes for each in there.values()]
+    return {key: notes[0][key] for key in NOTES if key in notes[0]} if len(notes) == 1 else {}
 
 
 def _warnings(there: Mapping[str, Environment]) -> list[str]:
