@@ -363,10 +363,16 @@ def test_a_machine_elsewhere_that_is_optional_is_left_out_by_several_hosts_and_m
     assert (left.arm.platform, "2 hosts would load it" in left.reason) == ("ssh", True)
 
 
-def test_one_host_of_a_fleet_measures_a_machine_elsewhere(yard: Yard) -> None:
+def test_one_host_of_a_fleet_measures_a_machine_elsewhere_and_says_so_before(yard: Yard, capsys: Any) -> None:
     yard.tolls = {"node1": {"native": 1.0, "docker": 1.25, "ssh": 1.1}}
     yard.start("node1")
-    assert yard.run(text=ELSEWHERE) == 0
+    yard.before = once("node1", lambda: yard.kill("node1"))
+    assert yard.run(text=ELSEWHERE) == 1
+    said = "root@192.0.2.7: commands, the image and the load go to this machine, and to nobody else.*make ready"
+    assert re.search(said, told(capsys))
+    yard.start("node1")
+    assert yard.go_on() == 0
+    assert re.search(said, told(capsys))
     assert {trial.arm.platform for trial in yard.run_directory.plan.trials} == {"native", "docker", "ssh"}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.promises import NOTES
-from virtoll.run.elsewhere import without_shared
+from virtoll.run.elsewhere import announced, without_shared
 from virtoll.run.execute import Guarded, in_turn, seal_killed
 from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
 from virtoll.run.handed import unpacked
@@ -59,6 +59,7 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
     run = secrets.token_hex(8)
     with progress(as_json=request.as_json) as told, closing(connected(request, run, told.say)) as cluster:
         fleet = Fleet(cluster, run, told.say, request.far)
+        _announce((entry.arm for entry in study.arms), told)
         arms, skipped = fleet.look(study, file)
         arms, skipped = without_shared(study, file, arms, skipped, fleet.hosts)
         ready = fleet.agreed(fleet.prepare(arms, skipped))
@@ -83,11 +84,18 @@ def go_on(directory: RunDirectory, study: Study, request: Request) -> int:
             with closing(connected(request, run, told.say)) as cluster:
                 fleet = Fleet(cluster, run, told.say, request.far)
                 fleet.keep_only(names)
+                _announce(arms, told)
                 fleet.look(study, str(directory.path / "study.json"), arms)
                 for host, each in fleet.prepare(arms, []).items():
                     fleet.expect_same(host, directory.environment_of(host), each.environment)
                 why = measure(directory, fleet, told, _how(request))
     return finish(directory, not why, quiet=request.as_json, why=why, how=_how(request))
+
+
+def _announce(arms: Iterable[Arm], told: Progress) -> None:
+    """Whom the hosts reach beyond themselves, before they do."""
+    for line in announced(arms):
+        told.say(line)
 
 
 def _how(request: Request) -> str:
