@@ -136,6 +136,13 @@ def test_what_a_killed_virtoll_had_begun_of_a_run_stands_in_nobodys_way(tmp_path
     assert not begun.exists()
 
 
+def test_a_run_that_cannot_be_begun_is_not_said_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="Not a directory") as caught:
+        new_run(tmp_path / "file" / "below")
+    assert caught.value.problem.remedy.endswith("name another --out that can be written to; nothing was measured")
+
+
 def test_a_trial_is_sealed_after_its_files_are_on_the_disk(tmp_path: Path) -> None:
     run = new_run(tmp_path / "r")
     with Disk().under() as disk:

@@ -36,8 +36,12 @@ _LOOKS = "looks.jsonl"
 PACKED_LOG, HOSTS = "trials.jsonl.gz", "hosts"
 
 
+_GOES_ON = "free space or mend the directory; then `virtoll run RUNDIR` goes on where it stopped"
+_NOT_BEGUN = "free space, or name another --out that can be written to; nothing was measured"
+
+
 @contextmanager
-def _as_store_error(path: Path) -> Iterator[None]:
+def _as_store_error(path: Path, remedy: str = _GOES_ON) -> Iterator[None]:
     try:
         yield
     except BlockingIOError:
@@ -50,7 +54,7 @@ def _as_store_error(path: Path) -> Iterator[None]:
         raise StoreError(
             f"{error.strerror or error}",
             where=str(path),
-            remedy="free space or mend the directory; then `virtoll run RUNDIR` goes on where it stopped",
+            remedy=remedy,
         ) from error
 
 
@@ -79,7 +83,7 @@ class RunDirectory:
             remedy = f"resume it with `virtoll run {path}`, or name another --out"
             raise StoreError("already exists", where=str(path), remedy=remedy)
         begun = path.with_name(f".{path.name}.partial")
-        with _as_store_error(path):
+        with _as_store_error(path, _NOT_BEGUN):
             shutil.rmtree(begun, ignore_errors=True)
             durable.make_directories(begun)
             try:
