@@ -233,7 +233,7 @@ def test_what_is_the_replicate_follows_from_the_plan_alone() -> None:
     assert many.asks(9, summarise([0.1, 0.2])) == "needs more hosts, in a new run"
 
 
-def test_what_arms_differ_in_is_told_of_one_host() -> None:
+def test_what_arms_differ_in_is_told_host_by_host_that_with_most_arms_first() -> None:
     native = Arm(label="native+host", platform="native", network="host", role="baseline")
     docker = Arm(label="docker+routed", platform="docker", network="routed")
 
@@ -243,12 +243,15 @@ def test_what_arms_differ_in_is_told_of_one_host() -> None:
         return TrialRecord(trial=trial, status="valid", started_at="2026-01-01", audit=audit)
 
     records = [record(native, "a", "6.1"), record(docker, "b", "6.12"), record(native, "b", "6.12")]
-    (found,) = audited(records)
+    by_host = audited(records)
+    assert list(by_host) == ["b", "a"]
+    (found,) = by_host["b"]
     assert [(arm.label, audit.found["kernel"]) for arm, audit in found.audits] == [
         ("native+host", "6.12"),
         ("docker+routed", "6.12"),
     ]
-    assert audited([]) == []
+    assert by_host["a"][0].differences == ()
+    assert audited([]) == {}
 
 
 @pytest.mark.parametrize(

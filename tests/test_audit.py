@@ -15,14 +15,14 @@ import pytest
 
 from synthetic import DOCKER, KVM, LXC, NATIVE, Recipe, write_run
 from virtoll.agent import AgentClient, ExecResult, StreamError, StreamTimeoutError
-from virtoll.analysis.audit import TITLES, Difference, judged
+from virtoll.analysis.audit import TITLES, Difference, audited, judged
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.dockerd import Daemon, Setting
-from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
+from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
@@ -681,6 +681,31 @@ def test_the_report_says_first_what_is_flagged_and_what_to_do(tmp_path: Path) ->
     assert '<section id="audit">' in page
     assert "&lt;b&gt;bbr&lt;/b&gt;" in page, "what an instance says is text"
     assert "<b>bbr</b>" not in page
+
+
+def test_what_is_flagged_on_another_host_is_told_with_its_name() -> None:
+    """The first host's arms may have all alike, and another's not: "no arm differs" was said of all of them."""
+
+    def sealed(host: str, arm: Arm, audit: Audit) -> TrialRecord:
+        trial = PlannedTrial(id=f"{host}-{arm.platform}", block=1, position=1, arm=arm, condition={}, host=host)
+        return TrialRecord(trial=trial, status="valid", started_at="", audit=audit)
+
+    kernels = {"node1": "6.1", "node2": "6.12", "node3": "6.1", "node4": "6.1"}
+    there = {host: (told(kernel=kernel), told(kernel=kernel)) for host, kernel in kernels.items()}
+    there["node2"] = (there["node2"][0], told(kernel="6.12", mtu="9000"))
+    arms = (NATIVE, LXC)
+    records = [sealed(host, *each) for host, two in there.items() for each in zip(arms, two, strict=True)]
+    first, *rest = audit_section.spoken(audited(records), [*kernels, "node5"])
+    assert first.startswith("What follows, and the tables, are of node1: ")
+    assert rest[0] == "No arm differs from native in anything that can be evened out."
+    assert rest[1].startswith("On node2: **lxc+routed: MTU** is 9000, native’s 1500: ")
+    assert rest[2:] == ["On node5: nothing can be compared: native, or any other arm, has not been audited yet."]
+    alike = [record for record in records if record.trial.host != "node2"]
+    assert audit_section.spoken(audited(alike), ["node1", "node3", "node4"])[-1] == (
+        "On the other hosts nothing else is flagged."
+    )
+    alone = audit_section.spoken(audited(alike[:2]), ["node1"])
+    assert alone == ["No arm differs from native in anything that can be evened out."]
 
 
 def test_a_run_without_audits_says_nothing_of_them(tmp_path: Path) -> None:

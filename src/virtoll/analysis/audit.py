@@ -242,15 +242,16 @@ def title(key: str) -> str:
     return TITLES.get(key, key.replace("_", " "))
 
 
-def audited(records: Iterable[TrialRecord]) -> list[Audited]:
-    """What a run's trials tell; whatever became of a trial, its audit is one. Of several hosts those of the one that
-    tells of most arms: what differs between hosts is no difference between arms.
+def audited(records: Iterable[TrialRecord]) -> dict[str, list[Audited]]:
+    """What a run's trials tell, by host: what differs between hosts is no difference between arms. Whatever became of a
+    trial, its audit is one. The host comes first that tells of most arms.
     """
     told: dict[str, list[tuple[Arm, Audit]]] = {}
     for record in records:
         if record.audit is not None:
             told.setdefault(record.trial.host, []).append((record.trial.arm, record.audit))
-    return judged(max(told.values(), key=lambda audits: len({arm.label for arm, _ in audits}), default=[]))
+    first = sorted(told, key=lambda host: -len({arm.label for arm, _ in told[host]}))
+    return {host: judged(told[host]) for host in first}
 
 
 def judged(audits: Iterable[tuple[Arm, Audit]]) -> list[Audited]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from virtoll.analysis.audit import Audited, Difference, audited, title
+from virtoll.plain import listed
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING
 from virtoll.report.sections.base import Section
@@ -17,6 +18,7 @@ _KINDS = {"flagged": "costs", "explained": "same", "untold": "missing"}  # of di
 _MOST_CHARS = 60  # of a value in a sentence
 _SHARED_CHARS = 20  # of these, before the first that differs
 _MOST_CELL_CHARS = 400
+_MOST_OTHERS = 12  # differences on other hosts that are told of one by one
 _NOTE = (
     "Read from inside and outside on each arm's first deployment, when its service had started and before anything "
     "was measured. — was not told."
@@ -32,15 +34,15 @@ class FairnessAudit(Section):
 
     def applies(self, findings: Findings) -> bool:
         """Where a trial holds an audit."""
-        return bool(audited(findings.run.records))
+        return any(record.audit is not None for record in findings.run.records)
 
     def text(self, findings: Findings) -> list[str]:
         """The flagged differences, a sentence each."""
-        return [line for each in _audited(findings) for line in sentences(each)]
+        return spoken(_audited(findings), sorted(set(findings.run.plan.hosts.values())))
 
     def tables(self, findings: Findings) -> list[Table]:
-        """What differs, and all that was read."""
-        groups = _audited(findings)
+        """What differs, and all that was read; of several hosts on the first."""
+        groups = next(iter(_audited(findings).values()), [])
         suffixes = ["" if at == 0 else f"-{at + 1}" for at in range(len(groups))]
         made = []
         for each, suffix in zip(groups, suffixes, strict=True):
@@ -49,17 +51,59 @@ class FairnessAudit(Section):
         return [table for table in made if table.rows]
 
 
-def _audited(findings: Findings) -> list[Audited]:
-    """The audits, arms in the order of all tables."""
+def _audited(findings: Findings) -> dict[str, list[Audited]]:
+    """The audits by host, arms in the order of all tables."""
     order = {arm.label: at for at, arm in enumerate(findings.arms)}
     records = findings.run.records
     return audited(sorted(records, key=lambda record: order.get(record.trial.arm.label, len(order))))
 
 
+def spoken(by_host: Mapping[str, Sequence[Audited]], hosts: Sequence[str]) -> list[str]:
+    """The sentences of the first host, whose tables are shown; of several ``hosts`` behind them what is flagged on
+    others, and not on it, and where nothing could be compared.
+    """
+    first, shown = next(iter(by_host.items()), ("", ()))
+    told = [line for each in shown for line in sentences(each)]
+    if len(hosts) < 2:
+        return told
+    lines: dict[str, list[str]] = {}
+    for host in (host for host in hosts if host != first):
+        for line in _besides(by_host.get(host, ()), shown):
+            lines.setdefault(line, []).append(host)
+    others = [f"On {listed(those)}: {line}" for line, those in list(lines.items())[:_MOST_OTHERS]]
+    if (more := len(lines) - _MOST_OTHERS) > 0:
+        others.append(f"And {more:,} more such differences on other hosts: each trial's record has its audit.")
+    return [
+        f"What follows, and the tables, are of {first}: what differs between hosts is no difference between arms.",
+        *told,
+        *(others or ["On the other hosts nothing else is flagged."]),
+    ]
+
+
+def _besides(audits: Sequence[Audited], shown: Sequence[Audited]) -> list[str]:
+    """What is flagged on a host, and not on the one that is shown."""
+    if not any(_is_compared(each) for each in audits):
+        return ["nothing can be compared: native, or any other arm, has not been audited yet."]
+    known = {_flag(one) for each in shown for one in each.of_kind("flagged")}
+    return [
+        f"{_sentence(alike)}{f' ({each.levels})' if each.levels else ''}."
+        for each in audits
+        for alike in _alike([one for one in each.of_kind("flagged") if _flag(one) not in known])
+    ]
+
+
+def _flag(one: Difference) -> tuple[str, str]:
+    return one.key, one.arm.label
+
+
+def _is_compared(each: Audited) -> bool:
+    return len(each.audits) > 1 and each.audits[0][0].role == "baseline"
+
+
 def sentences(each: Audited) -> list[str]:
     """The flagged differences, a sentence each and those of several arms in one; or that there is none."""
     of = f" ({each.levels})" if each.levels else ""
-    if len(each.audits) < 2 or each.audits[0][0].role != "baseline":
+    if not _is_compared(each):
         return [f"Nothing can be compared{of}: native, or any other arm, has not been audited yet."]
     told = [f"{_sentence(alike)}{of}." for alike in _alike(each.of_kind("flagged"))]
     explained = len({one.key for one in each.of_kind("explained")})
