@@ -31,6 +31,7 @@ from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.lock import exclusive
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import RunDirectory
+from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.report.method import log_scale
 from virtoll.report.promises import promise
@@ -113,6 +114,16 @@ def test_one_host_is_a_fleet_too(yard: Yard, capsys: Any) -> None:
     assert "more blocks on each host, in a new run" in said
     assert "more in this one" not in said, "it cannot be extended"
     assert by_status(yard.run_directory.records()) == {"valid": 9}
+
+
+@pytest.mark.parametrize("hosts", [("node1",), ("node1", "node2")])
+def test_where_the_scatter_comes_from_is_told_of_one_host(yard: Yard, hosts: tuple[str, ...]) -> None:
+    """Of one it said that what lies between the hosts is told by itself, and nothing is."""
+    yard.start(*hosts)
+    assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 0
+    told = " ".join(method(find(yard.out)))
+    assert ("**Scatter has two parts**" in told) is (len(hosts) == 1)
+    assert ("hosts of a fleet measured it, and what lies between them is told by itself" in told) is (len(hosts) > 1)
 
 
 def test_arms_in_rotation_go_turn_by_turn(yard: Yard) -> None:

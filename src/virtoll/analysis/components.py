@@ -150,7 +150,7 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
     """Of one arm against native over all conditions; or the reason why there are none."""
     if matrix.baseline is None:
         return "there is no native arm to compare with"
-    if any(matrix.hosts):
+    if len(set(matrix.hosts)) > 1:
         return HOSTS
     logs = log_ratios(matrix, metric)[:, matrix.arms.index(arm), :]
     if not np.isfinite(logs).any():

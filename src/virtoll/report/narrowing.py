@@ -40,7 +40,9 @@ def widest(findings: Findings) -> Toll | None:
 
 
 def of_toll(findings: Findings, toll: Toll) -> Narrowing | None:
-    """What would narrow it; None where that is not known."""
+    """What would narrow it; None where that is not known, and of a run by hosts, one alone too: it is not extended."""
+    if findings.run.plan.hosts:
+        return None
     components = findings.components(toll.metric.name, toll.arm)
     beside = () if findings.explanation is None else findings.explanation.run.records
     pace = pace_of(findings.run, toll.metric.probe, beside)
