@@ -43,6 +43,8 @@ from virtoll.analysis.ratios import toll_table
 from virtoll.analysis.usage import _of_served, growth
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, PlannedTrial, Window
+from virtoll.report.asked import unusable
+from virtoll.report.findings import find
 
 
 def matrix_of(directory: Path, recipe: Recipe) -> Matrix:
@@ -84,6 +86,10 @@ def test_a_run_that_others_measure_is_resumed_by_the_option_that_names_them(
     measured_elsewhere(directory, notes)
     (note,) = [note for note in read_run(directory).notes if "resumes it" in note]
     assert f"`virtoll run {directory} {options}` resumes it" in note
+    (directory / "trials.jsonl").write_text("")
+    why = unusable(find(directory))
+    assert why is not None
+    assert why[1] == f"`virtoll run {directory} {options}` goes on with it"
 
 
 def test_torn_last_line_is_noted_and_left_out(tmp_path: Path) -> None:

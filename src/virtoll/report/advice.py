@@ -141,7 +141,7 @@ def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
         remedy = "give a run with a native arm"
         problems.append(Problem("it has no native arm, with which all others are compared", str(where), remedy))
     elif run.is_programme and not run.judged:
-        remedy = f"`virtoll report {where}` lists its trials; `virtoll run {where}` goes on with it"
+        remedy = f"`virtoll report {where}` lists its trials; `virtoll run {where}{run.run.far}` goes on with it"
         problems.append(Problem("none of its probes has told anything yet", str(where), remedy))
     elif run.is_programme:
         yield from (Part(f"{name}, {metric.probe}", run, metric) for metric in run.judged)

@@ -121,7 +121,7 @@ def refuse(before: Findings, after: Findings) -> None:
 def unusable(findings: Findings) -> tuple[str, str] | None:
     """Why nothing of a run can be compared, and what to do."""
     run = findings.run
-    go_on = f"`virtoll run {run.directory}` goes on with it"
+    go_on = f"`virtoll run {run.directory}{run.far}` goes on with it"
     if findings.is_isolation:
         what = "it was studied what neighbours do, and there each arm is compared with itself, not with native"
         return what, "compare the tables of losses in the reports"
