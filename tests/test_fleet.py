@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -694,6 +696,28 @@ def test_an_interrupt_between_a_seal_and_its_notice_seals_nothing_twice(
     assert len(ids) == len(set(ids))
     assert yard.go_on() == 0
     assert by_status(yard.run_directory.records())["valid"] == 18
+
+
+def test_an_interrupt_while_a_turn_is_sealed_takes_effect_when_all_of_it_is(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others of it came again alone, and were compared with what had been measured beside them another day."""
+    real, sealed = RunDirectory.seal, Counter[str]()
+
+    def seal(self: RunDirectory, record: TrialRecord) -> None:
+        real(self, record)
+        if self.path == yard.out:  # and no host's own
+            sealed[record.trial.turn] += 1
+            if len(sealed) == 2 and sealed[record.trial.turn] == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "seal", seal)
+    yard.start("node1")
+    assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 130
+    assert sorted(sealed.values()) == [3, 3]
+    assert by_status(yard.run_directory.records()) == {"valid": 6}
+    assert yard.go_on() == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 9}
 
 
 def test_a_trial_is_there_for_good_before_its_host_is_asked(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import StoreError, TrialError
+from virtoll.hosts.interrupts import held_off
 from virtoll.plain import listed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
@@ -283,11 +284,13 @@ class _Measuring:
             self.lost[host] = str(error)
             self._seal_undone(host, f"{host}: {error}")
             return False
+        with held_off():  # were some sealed before an interrupt, the others would come again another day, beside these
+            for each in handed:
+                self.directory.write_together(each.record.trial, each.files)
+                self.directory.seal(each.record)
+            turn.clear()
         for each in handed:
-            self.directory.write_together(each.record.trial, each.files)
-            self.directory.seal(each.record)
             self.reporter.trial_sealed(each.record)
-        turn.clear()
         return True
 
     def _seal_undone(self, host: str, why: str, sealed: Collection[str] = ()) -> None:
