@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from virtoll.analysis.objectives import held, objective_of
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, OverHosts, rule_of
 from virtoll.record.model import Arm, Audit, Plan, PlannedTrial, TrialRecord
+from virtoll.report.findings import find
+from virtoll.report.sections.hosts import Hosts
 
 STUDIES = 2000
 CHANCE = 3 * math.sqrt(0.05 * 0.95 / STUDIES)  # of a share of so many studies, at 5 %
@@ -272,3 +275,22 @@ def test_an_objective_of_several_hosts_is_not_said_to_be_of_one_block(tmp_path: 
     one = held(matrix, objective_of("throughput > 1", matrix.metrics), DOCKER)
     assert (one.told, one.why) == ("cannot tell", why)
     assert one.needed == (None if hosts else 2)
+
+
+def test_hosts_that_differ_by_little_are_told_with_the_decimals_that_say_so(tmp_path: Path) -> None:
+    """It read: 0.99 on node1 to 0.99 on node3."""
+    run = write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER), factors={}, blocks=9, noise=1e-4, bulk=False))
+    plan = json.loads((run / "plan.json").read_text())
+    for trial in plan["trials"]:
+        trial["host"] = f"node{trial['block'] % 3 + 1}"
+    (run / "plan.json").write_text(json.dumps(plan))
+    of = {trial["id"]: trial for trial in plan["trials"]}
+    records = [json.loads(line) for line in (run / "trials.jsonl").open()]
+    for record in records:
+        record["trial"] = of[record["trial"]["id"]]
+        if record["trial"]["arm"]["platform"] == "docker":  # 0.985 of native's, and a thousandth more on each next host
+            for window in record["measured"]["windows"]:
+                window["duration_ns"] = round(window["duration_ns"] / (1 + int(record["trial"]["host"][-1]) / 1000))
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (said,) = Hosts().answer(find(run))
+    assert "docker+routed: 0.9862 on node1 to 0.9879 on node3" in said

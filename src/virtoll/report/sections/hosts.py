@@ -22,6 +22,7 @@ from virtoll.report.tables import Cell, Table
 from virtoll.report.words import join
 
 _MOST_COLUMNS = 12  # hosts that a page has room for beside each other
+_MOST_DECIMALS = 6  # of a ratio
 _QUARTERS = ("Hosts", "Least", "Lower quarter", "Middle", "Upper quarter", "Most")
 _OF_QUARTERS = (
     " (its mean): the least of all hosts, what a quarter, a half and three quarters of them stay below, and the most; "
@@ -161,10 +162,15 @@ def _p(p: float) -> str:
 
 
 def _range(row: _Row) -> str:
-    """``0.81 (node1) to 0.92 (node3)``: the least and the most of the hosts' own."""
+    """``0.81 on node1 to 0.92 on node3``: the least and the most of the hosts' own, with the decimals that tell them
+    apart.
+    """
     known = sorted((summary.mean, host) for host, summary in row.each.items() if summary.n > 1)
-    (low, first), (high, last) = known[0], known[-1]
-    return f"{math.exp(low):.2f} on {first} to {math.exp(high):.2f} on {last}"
+    ratios, digits = [math.exp(mean) for mean, _ in (known[0], known[-1])], 2
+    while digits < _MOST_DECIMALS and ratios[1] - ratios[0] < 2 * 10**-digits:
+        digits += 1
+    (low, high), (first, last) = (f"{ratio:.{digits}f}" for ratio in ratios), (known[0][1], known[-1][1])
+    return f"{low} on {first} to {high} on {last}"
 
 
 def _left_out(rows: list[_Row], hosts: tuple[str, ...]) -> str:
