@@ -177,6 +177,19 @@ def test_a_harmed_host_is_told_though_the_neighbour_had_not_begun(tmp_path: Path
     assert found.kind == "host harmed"
 
 
+def test_a_neighbour_that_did_not_always_start_is_told_beside_what_it_did(tmp_path: Path) -> None:
+    """It read: the host harmed in 1 of 3 and the could not start in 2 of 3."""
+    run = run_of(tmp_path / "r", quick=True)
+    log = run / "trials.jsonl"
+    records = log.read_text().splitlines()
+    at = next(n for n, line in enumerate(records) if '"docker"' in line and '"net-receive"' in line)
+    records[at] = records[at].replace('"outcome":null', '"outcome":"host harmed"')
+    log.write_text("\n".join(records) + "\n")
+    (docker,) = (said for said in answer(find(run)) if said.startswith("docker"))
+    words = "beside net-receive the host was harmed in 1 of 3 and the neighbour could not start in 2 of 3"
+    assert words in docker
+
+
 @pytest.mark.parametrize("stopped_by", ["host", "itself"])
 @pytest.mark.parametrize(
     ("study", "metric"), [("isolation", "goodput_kept"), ("isolation-rtt", "round-trip.round_trip_p50_us")]

@@ -339,9 +339,18 @@ def _arm(told: Isolation, arm: Arm) -> str:
     return f"{arm.label}: {'; '.join(parts)}." + _sharing(told, arm)
 
 
+_BECAME = {
+    "host harmed": "the host was harmed",
+    "victim died": "the victim died",
+    "did not answer": "it did not answer",
+    REFUSED: "the neighbour could not start",
+}
+
+
 def _harm(told: Isolation, exposure: Exposure) -> str:
     """``it did not answer in 1 of 3 (recovery: 0.4 s)``."""
-    words = " and ".join(("it " if word.startswith("did") else "the ") + word for word in harms(exposure))
+    each = (word.partition(" in ") for word in harms(exposure))
+    words = join([f"{_BECAME[what]}{mark}{of}" for what, mark, of in each])
     recovery = recovery_words(told, exposure)
     return f"{words} (recovery: {recovery})" if recovery else words
 
