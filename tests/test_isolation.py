@@ -149,6 +149,15 @@ def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -
     assert told.floors["p99_rise"] == pytest.approx(0.0, abs=0.15)
 
 
+def test_what_sharing_costs_is_told_of_each_condition(tmp_path: Path) -> None:
+    """It was told of the first, and of no condition by name."""
+    harms = {"polite": FakeHarm(kept=0.9)}
+    findings = find(run_of(tmp_path / "r", harms=harms, quick=True, factors={"load.connections": (4, 8)}))
+    (docker,) = (said for said in answer(findings) if said.startswith("docker"))
+    sharing = docker.partition("Sharing with a polite neighbour already costs ")[2]
+    assert re.findall(r"goodput −[^;]* \((\d) connections\)", sharing) == ["4", "8"]
+
+
 def test_some_that_did_not_answer_are_counted_beside_the_others(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", quick=True)
     log = run / "trials.jsonl"

@@ -386,10 +386,11 @@ def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:
 
 
 def _sharing(told: Isolation, arm: Arm) -> str:
-    """What a polite neighbour costs already, where it costs something."""
-    polite = (told.exposure(arm, condition) for condition in told.conditions if is_polite(condition))
-    costs = [_costs(exposure) for exposure in polite if exposure.kind == "costs"]
-    return f" Sharing with a polite neighbour already costs {costs[0]}." if costs else ""
+    """What a polite neighbour costs already, where it costs something; under which condition, of several."""
+    polite = [told.exposure(arm, condition) for condition in told.conditions if is_polite(condition)]
+    costs = {told.name(one.condition).partition(", ")[2]: _costs(one) for one in polite if one.kind == "costs"}
+    each = [f"{words} ({under})" if under else words for under, words in costs.items()]
+    return f" Sharing with a polite neighbour already costs {'; '.join(each)}." if costs else ""
 
 
 def _clause(reason: str) -> str:
