@@ -586,6 +586,21 @@ def test_between_which_bounds_the_knees_lie_has_no_end_where_a_search_found_none
     assert re.fullmatch(r"\d,\d\d\d or more", between["generator"]), between
 
 
+def test_the_windows_of_a_search_are_the_median_of_an_even_number_of_searches_too(tmp_path: Path) -> None:
+    """It was the larger of the two in the middle."""
+    experiment = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.1)
+    findings = find(run(tmp_path / "run", experiment, TEXT.replace("blocks = 6", "blocks = 2")).path)
+    windows: dict[str, list[int]] = {}
+    for record in findings.run.records:
+        assert record.measured is not None
+        windows.setdefault(record.trial.arm.label, []).append(len(record.measured.windows))
+    assert any(len(set(each)) > 1 for each in windows.values()), windows
+    (table,) = KneeSection().tables(findings)
+    assert {row[0].text: float(row[4].text) for row in table.rows} == {
+        label: sum(each) / 2 for label, each in windows.items()
+    }
+
+
 def test_the_bound_that_stands_under_a_condition_is_that_conditions(tmp_path: Path) -> None:
     """Of 1 CPU all searches ended beyond the generator, of 2 below the least: either was told both, in 2 of 4."""
     text = TEXT.replace("blocks = 6", "blocks = 2") + '[factors]\n"limits.vcpus" = [1, 2]\n'

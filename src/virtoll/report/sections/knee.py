@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any, ClassVar
 
 import altair as alt
@@ -180,13 +180,13 @@ def _cells(
         why = findings.matrix.why_missing(KNEE, arm, condition)
         return Cell(MISSING, "missing", why), *[Cell(MISSING, "missing")] * 4
     knees = [knee for _, knee in searches]
-    windows = sorted(len(knee.steps) for knee in knees)
+    windows = [len(knee.steps) for knee in knees]
     against = sum(contradictions(measured, knee) for measured, knee in searches)
     return (
         _value(findings, arm, condition),
         Cell(_range(knees)),
         Cell(", ".join(_missed(searches)) or MISSING),
-        Cell(f"{windows[len(windows) // 2]}"),
+        Cell(f"{median(windows):g}"),
         Cell(f"{against} of {sum(windows)}"),
     )
 
