@@ -17,7 +17,7 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from synthetic import AGAIN, ARMS, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
-from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
 from virtoll.platforms.base import platforms
@@ -344,6 +344,14 @@ def test_numbers_show_two_digits_of_their_uncertainty() -> None:
     assert number(0.00102, 0.000003) == "0.0010200"  # CPU seconds of 1,000 commands
     assert number(0.000003, 0.000003) == "0.0000030"
     assert plus_minus(None) == interval(None) == "—"
+
+
+@pytest.mark.parametrize("value", [0.1, 1.4814814814814814, 123.45679012345678])
+def test_what_adding_up_equal_values_rounds_is_no_uncertainty(value: float) -> None:
+    """Three deployments whose median latency lies in one bucket of their histograms: 0.100000000 ± 0.000000000."""
+    told = {plus_minus(mean([value] * n, "ms")) for n in range(2, 12)}
+    assert told == {f"{number(value)} ± 0"}
+    assert {interval(mean([value] * n, "ms")).partition(" ")[0] for n in range(2, 12)} == {number(value)}
 
 
 def test_running_table_follows_the_records(run_directory: Path) -> None:

@@ -11,12 +11,13 @@ from virtoll.analysis.estimates import Estimate
 MISSING = "—"
 _MOST_DIGITS = 9  # a nanosecond, of what is told in seconds
 _TOLD = 1e-4  # by less than this no ratio is told from 1
+_ROUNDED = 1e-12  # of a value: an uncertainty of less is what adding up the same value rounds
 _FAR = 1_000_000  # what a bound lies beyond is nothing that anybody knows
 
 
 def number(value: float, width: float | None = None) -> str:
     """As many decimals as show two digits of the uncertainty ``width``; without one, four digits of the value."""
-    scale = width if width and math.isfinite(width) else abs(value) / 100
+    scale = width if width and math.isfinite(width) and width > _ROUNDED * abs(value) else abs(value) / 100
     digits = min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
     return f"{value:,.{digits}f}"
 
@@ -35,6 +36,7 @@ def plus_minus(estimate: Estimate | None) -> str:
     half = estimate.half_width
     if half is None:
         return f"{number(estimate.value)} (n = {estimate.n})"
+    half = half if half > _ROUNDED * abs(estimate.value) else 0.0
     return f"{number(estimate.value, half)} ± {number(half, half)}"
 
 
