@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from quiet import Quiet
+from virtoll.analysis.components import ONE_WINDOW
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
 from virtoll.analysis.metrics import ALL, Wanted, intensity_of
@@ -22,8 +23,10 @@ from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Quantity, 
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed, samples_table
 from virtoll.report.build import build_report
+from virtoll.report.contents import method
 from virtoll.report.findings import Findings, find
 from virtoll.report.method import loop
+from virtoll.report.sections.components import as_json
 from virtoll.report.sections.levels import Levels
 from virtoll.run.execute import execute
 from virtoll.study import document
@@ -270,6 +273,17 @@ def test_of_several_servers_each_has_a_panel_and_rows_of_its_own(servers: Path) 
     assert added["vlc", "native+host"][2].startswith("0.0040")
     differences = {(row[0], row[1]): row for row in tables["levels-differences"]}
     assert differences["red5", "xen-pv+routed"][2].startswith("× 1.50")
+
+
+def test_of_several_servers_it_is_said_of_each_why_its_scatter_is_not_known(servers: Path) -> None:
+    """It was said of what none of them tells: that nothing that can be compared with native was measured."""
+    findings = find(servers)
+    assert [said for said in method(findings) if "scatter" in said] == [
+        f"**Where the scatter comes from is not known**: {ONE_WINDOW}."
+    ]
+    told = {(each["server"], each["quantity"]): each["missing"] for each in as_json(findings)}
+    for name, each in findings.servers.items():
+        assert told[name, each.headline.name] == told[name, "cpu_s_per_1000"] == ONE_WINDOW
 
 
 def test_the_papers_figure_is_judged_where_its_platforms_are_and_else_not_measured_here(servers: Path) -> None:

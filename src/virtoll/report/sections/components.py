@@ -24,6 +24,7 @@ class VarianceComponents(Section):
     name: ClassVar[str] = "components"
     summary: ClassVar[str] = "Where does the scatter come from?"
     rank: ClassVar[int] = 950
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Where arms are compared with native."""
@@ -66,10 +67,13 @@ def all_components(findings: Findings) -> list[tuple[Metric, Arm, Components | s
 
 
 def as_json(findings: Findings) -> list[dict[str, Any]]:
-    """The same for programs; docs/JSON.md has the keys."""
-    return (
-        [_entry(metric, arm, found) for metric, arm, found in all_components(findings)] if _compares(findings) else []
-    )
+    """The same for programs, of each of several servers; docs/JSON.md has the keys."""
+    whose = (findings.servers or {"": findings}) if _compares(findings) else {}
+    return [
+        {**({"server": server} if server else {}), **_entry(metric, arm, found)}
+        for server, each in whose.items()
+        for metric, arm, found in all_components(each)
+    ]
 
 
 def _compares(findings: Findings) -> bool:
