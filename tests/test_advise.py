@@ -183,6 +183,16 @@ def test_a_bound_within_the_interval_is_not_decided(made: Path) -> None:
     assert any(one.what.startswith("p99") and one.what.endswith(f"of {NATIVE.label} in run") for one in untold(advice))
 
 
+def test_an_interval_that_decides_is_not_printed_as_if_it_held_the_bound(made: Path) -> None:
+    """A low end of 393.25 ms was printed as 393, beside a bound of 393.13 that it had missed."""
+    for candidate in as_json(of(made, "p99 < 1 us"))["candidates"]:
+        bound = candidate["objectives"][0]["low"] * (1 - 3e-4)
+        said = as_text(of(made, f"p99 < {bound:.9f} ms"))
+        missed = re.findall(r"missed: [0-9.,]+ \[([0-9.,]+), [0-9.,]+\] ms", said)
+        assert missed
+        assert all(float(low.replace(",", "")) > bound for low in missed), said
+
+
 @pytest.mark.parametrize("word", ["rate", "rate_per_s", "throughput"])
 def test_more_is_better_of_a_rate(made: Path, word: str) -> None:
     """`throughput` is what reports call it."""

@@ -346,6 +346,18 @@ def test_numbers_show_two_digits_of_their_uncertainty() -> None:
     assert plus_minus(None) == interval(None) == "—"
 
 
+def test_an_interval_is_told_from_what_it_is_held_against() -> None:
+    def told(value: float, low: float, high: float, at: float | None = None, unit: str = "ms") -> str:
+        return interval(Estimate(value, low, high, 0.95, unit, 5, ""), at)
+
+    assert told(20.5, 20.004, 21.0) == "20.50 [20.00, 21.00]"
+    assert told(20.5, 20.004, 21.0, 20) == "20.500 [20.004, 21.000]"
+    assert told(1600, 1030, 3300, 1020) == "1,600 [1,030, 3,300]"  # and not 1,000, which would be below it
+    assert told(0.5, 0.1, 2e6, 1, "requests/s") == "0.5 [0.1, 2,000,000]"
+    assert told(0.5, 0.1, 1.004, unit="ratio") == "0.5 [0.1, 1.004]"
+    assert told(1.0, -1e-12, 5.0, 0.0) == "1 [>-0.001, 5]"
+
+
 @pytest.mark.parametrize("value", [0.1, 1.4814814814814814, 123.45679012345678])
 def test_what_adding_up_equal_values_rounds_is_no_uncertainty(value: float) -> None:
     """Three deployments whose median latency lies in one bucket of their histograms: 0.100000000 ± 0.000000000."""

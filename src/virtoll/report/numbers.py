@@ -40,36 +40,40 @@ def plus_minus(estimate: Estimate | None) -> str:
     return f"{number(estimate.value, half)} ± {number(half, half)}"
 
 
-def interval(estimate: Estimate | None) -> str:
-    """``0.86 [0.84, 0.88]``; of a ratio with the digits that tell a bound from 1."""
+def interval(estimate: Estimate | None, at: float | None = None) -> str:
+    """``0.86 [0.84, 0.88]``, with the digits that tell its bounds from ``at``, what it is held against: a ratio, if
+    nothing else is said, from 1.
+    """
     if estimate is None:
         return MISSING
     if estimate.low is None or estimate.high is None:
         return f"{number(estimate.value)} (n = {estimate.n})"
-    bounds = estimate.low, estimate.high
+    bounds, is_ratio = (estimate.low, estimate.high), estimate.unit == "ratio"
+    at = 1.0 if at is None and is_ratio else at
     if estimate.low <= 0 or estimate.high / estimate.low > 3:  # too wide for common decimals
-        low, high = (_apart(each) if estimate.unit == "ratio" else significant(each) for each in bounds)
+        low, high = (f"over {_FAR:,}" if is_ratio and each > _FAR else _apart(each, at) for each in bounds)
         return f"{significant(estimate.value)} [{low}, {high}]"
     width = (estimate.high - estimate.low) / 2
-    width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
-    while estimate.unit == "ratio" and any(reads_as_1(each, number(each, width)) for each in bounds):
+    width = max(width, 0.01) if is_ratio and estimate.value >= 0.1 else width  # three decimals will do
+    while width > 10**-_MOST_DIGITS and any(misread(each, number(each, width), at) for each in bounds):
         width /= 10
     return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
 
 
-def reads_as_1(ratio: float, text: str) -> bool:
-    """Whether a ratio that is told from 1 is not, as it is printed."""
-    return abs(ratio - 1) >= _TOLD and float(text.replace(",", "")) == 1
+def misread(value: float, text: str, at: float | None = 1.0) -> bool:
+    """Whether a value that is told from another (1, of a ratio) is not, as it is printed."""
+    if at is None or abs(value - at) < _TOLD * abs(at):
+        return False
+    return value != at and (float(text.replace(",", "")) - at) * (value - at) <= 0
 
 
-def _apart(ratio: float) -> str:
-    """Two significant digits, and more where they would read as 1."""
-    if ratio > _FAR:
-        return f"over {_FAR:,}"
-    text, digits = significant(ratio), 2
-    while not text.startswith(("<", ">")) and reads_as_1(ratio, text):
+def _apart(value: float, at: float | None) -> str:
+    """Two significant digits, and more where they would not tell it from another value."""
+    text, digits = significant(value), 2
+    while digits < _MOST_DIGITS and not text.startswith(("<", ">")) and misread(value, text, at):
         digits += 1
-        text = f"{ratio:.{digits}g}"
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{float(f'{value:.{digits}g}'):,.{decimals}f}"
     return text
 
 

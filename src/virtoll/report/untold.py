@@ -183,7 +183,8 @@ def figure(part: Part, one: Held) -> str:
     where += f", the worst of {one.conditions} conditions" if one.conditions > 1 else ""
     told = one.why
     if one.estimate is not None:
-        told = f"{interval(one.estimate)} {one.objective.unit}".rstrip() + (f" ({one.why})" if one.why else "")
+        told = f"{interval(one.estimate, one.objective.bound)} {one.objective.unit}".rstrip()
+        told += f" ({one.why})" if one.why else ""
     return f"{told}{where}"
 
 

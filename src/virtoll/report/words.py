@@ -11,7 +11,7 @@ from virtoll.analysis.ratios import Toll
 from virtoll.analysis.rules import OverHosts
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
-from virtoll.report.numbers import reads_as_1, significant
+from virtoll.report.numbers import misread, significant
 
 NO_NATIVE = "There is no answer: the run has no native arm to compare with."
 _NO_ANSWER = "There is no answer yet: no valid trial can be compared with native."
@@ -126,7 +126,7 @@ def _times(factor: Estimate) -> tuple[str, str]:
     if factor.low is None or factor.high is None:
         return significant(factor.value), ""
     digits = 0 if factor.value >= 10 else 1
-    while any(reads_as_1(bound, f"{bound:.{digits}f}") for bound in (factor.low, factor.high)):
+    while any(misread(bound, f"{bound:.{digits}f}") for bound in (factor.low, factor.high)):
         digits += 1
     return f"{factor.value:,.{digits}f}", f" [{factor.low:,.{digits}f}, {factor.high:,.{digits}f}]"
 
