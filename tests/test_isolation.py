@@ -149,6 +149,24 @@ def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -
     assert told.floors["p99_rise"] == pytest.approx(0.0, abs=0.15)
 
 
+def test_what_has_nothing_to_be_compared_with_is_not_told_to_have_too_few_answers(tmp_path: Path) -> None:
+    """Nor that it cannot be told yet: beside the polite neighbour the victim of docker dies, whatever is run."""
+    harms = {"docker/polite": FakeHarm(kept=0.0, outcome="victim died"), "docker/fork": FakeHarm(kept=0.0, rise=4.0)}
+    findings = find(run_of(tmp_path / "r", harms=harms, quick=True))
+    (docker,) = (said for said in answer(findings) if said.startswith("docker"))
+    assert "not compared beside cpu, memory, disk and net-receive (beside the polite neighbour: victim died)" in docker
+    assert "cannot tell yet" not in docker
+    tables = {table.name: table for table in contents.tables(findings)}
+    for name in ("losses-goodput-kept", "losses-p99-rise"):
+        details = {row[0].text: row[2].detail for row in tables[name].rows}
+        assert details["disk"] == "nothing to compare with, beside the polite neighbour: victim died"
+        assert "compare" not in details["fork"]
+    found = exposure(findings.isolation, "docker", "disk")
+    assert whole(findings.isolation, found).endswith(
+        "beside the polite neighbour: victim died; recovery 0.0 s; 3 blocks"
+    )
+
+
 def test_what_sharing_costs_is_told_of_each_condition(tmp_path: Path) -> None:
     """It was told of the first, and of no condition by name."""
     harms = {"polite": FakeHarm(kept=0.9)}

@@ -123,6 +123,10 @@ class Isolation:
         """What became of one arm's victim."""
         return self.exposures[arm.label, condition]
 
+    def beside_polite(self, exposure: Exposure) -> Exposure | None:
+        """What became of the same arm's victim beside the polite neighbour, all else being equal; None without one."""
+        return self.exposures.get((exposure.arm.label, _control(exposure.condition)))
+
     def name(self, condition: Condition) -> str:
         """The neighbour, and what else varies."""
         others = tuple(path for path in self.matrix.varying if path != AGGRESSOR)

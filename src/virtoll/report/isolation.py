@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from virtoll.analysis.estimates import Estimate
@@ -96,13 +97,37 @@ def unanswered(exposure: Exposure) -> list[str]:
     return [f"{_SHORT[name]} unanswered" + (f" in {count} of {exposure.n}" if count < exposure.n else "")]
 
 
-def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
-    """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of."""
+def uncompared(told: Isolation, exposure: Exposure) -> str:
+    """What became of a victim beside the polite neighbour, where it never answered there, and did beside this one:
+    ``victim died``; "" where there is something to compare it with, or nothing to be compared.
+    """
+    polite = told.beside_polite(exposure)
+    if polite is None or polite.outcomes.get("answered") or not exposure.outcomes.get("answered"):
+        return ""
+    return "; ".join(harms(polite)) or polite.missing
+
+
+def apart(told: Isolation, exposures: Sequence[Exposure]) -> tuple[dict[str, list[Exposure]], list[Exposure]]:
+    """Those that there is nothing to compare with, by what became of the victim beside the polite neighbour; and the
+    others.
+    """
+    found: dict[str, list[Exposure]] = {}
+    for one in exposures:
+        if (why := uncompared(told, one)) and not one.unanswered:
+            found.setdefault(why, []).append(one)
+    without = {id(one) for each in found.values() for one in each}
+    return found, [one for one in exposures if id(one) not in without]
+
+
+def lines(exposure: Exposure, *, brief: bool = False, why: str = "too few answers") -> list[str]:
+    """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of; ``why``: what
+    stands where nothing is told.
+    """
     if exposure.kind == "missing":
         return ["not measured"]
     known = [toll for toll in exposure.tolls.values() if toll.ratio is not None or toll.zeros]
     changes = [change(toll) if brief else f"{short(toll.metric)} {change(toll)}" for toll in known]
-    return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or ["too few answers"]
+    return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or [why]
 
 
 def settled_words(settled: Settled) -> str:
@@ -137,6 +162,8 @@ def whole(told: Isolation, exposure: Exposure) -> str:
         f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio or toll.zeros
     ]
     parts += unanswered(exposure)
+    if why := uncompared(told, exposure):
+        parts.append(f"nothing to compare with, beside the polite neighbour: {why}")
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")
     parts.append(f"{exposure.n} block{'s' * (exposure.n != 1)}")

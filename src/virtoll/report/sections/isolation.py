@@ -16,6 +16,7 @@ from virtoll.report import ending, method, tables
 from virtoll.report.drawing import Figure, Layout, Row, data, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import (
+    apart,
     called,
     change_in,
     harms,
@@ -25,6 +26,7 @@ from virtoll.report.isolation import (
     short,
     too_few,
     unanswered,
+    uncompared,
     whole,
     with_interval,
 )
@@ -117,6 +119,7 @@ _NARROW_WORDS = {
     "could not start": ["could not", "start"],
     "not measured": ["not", "measured"],
     "too few answers": ["too few", "answers"],
+    "not compared": ["not", "compared"],
 }
 _STRONG = f"datum.step == '{WORSE[-1][0]}' || datum.step == '{_HARM}'"
 _SHARING = "; the polite row against before the neighbour began: what sharing alone costs"
@@ -193,7 +196,8 @@ def _cell(told: Isolation, exposure: Exposure) -> Row:
     else:
         step = str(next(bound for bound, _ in WORSE if worse < bound or bound == float("inf")))
     name = told.name(exposure.condition)
-    words, brief = lines(exposure), lines(exposure, brief=True)
+    why = "not compared" if uncompared(told, exposure) else "too few answers"
+    words, brief = lines(exposure, why=why), lines(exposure, brief=True, why=why)
     return {
         "neighbour": f"{name} (against before)" if is_polite(exposure.condition) else name,
         "arm": exposure.arm.label,
@@ -228,7 +232,7 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
         exposures = [told.exposure(arm, condition) for arm in told.arms]
         if is_polite(condition) and metric.probe:  # a probe sees no before
             continue
-        rows.append((_head(told, exposures[0]), *(_loss(exposure, metric, work) for exposure in exposures)))
+        rows.append((_head(told, exposures[0]), *(_loss(told, exposure, metric, work) for exposure in exposures)))
     rule = rule_of(told.matrix.run.plan)
     beside = [exposure for exposure in told.exposures.values() if not is_polite(exposure.condition)]
     known = [toll for exposure in beside if (toll := exposure.tolls.get(metric.name)) is not None]
@@ -263,7 +267,7 @@ def _what(metric: Metric) -> str:
     return f"Change of {short(metric)}" if metric.better == "more" else metric.title
 
 
-def _loss(exposure: Exposure, metric: Metric, work: str) -> Cell:
+def _loss(isolation: Isolation, exposure: Exposure, metric: Metric, work: str) -> Cell:
     toll = exposure.tolls.get(metric.name)
     told = "; ".join(harms(exposure))
     if exposure.kind == "missing":
@@ -273,7 +277,9 @@ def _loss(exposure: Exposure, metric: Metric, work: str) -> Cell:
     if toll is None or toll.ratio is None:
         told = "; ".join([*harms(exposure), *(_unanswered(exposure, metric))])
         kind = "costs" if exposure.harm or metric.name in exposure.unanswered else "missing"
-        return Cell(told or MISSING, kind, exposure.refused or ("" if told else too_few(work)))
+        polite = uncompared(isolation, exposure)
+        why = f"nothing to compare with, beside the polite neighbour: {polite}" if polite else too_few(work)
+        return Cell(told or MISSING, kind, exposure.refused or ("" if told else why))
     # Of a cost the interval is told already.
     words = toll.verdict.kind if toll.verdict.kind in ("costs", "gains") else toll.verdict.words
     return Cell(with_interval(toll.ratio, metric), toll.verdict.kind, "; ".join(part for part in (told, words) if part))
@@ -331,7 +337,11 @@ def _arm(told: Isolation, arm: Arm) -> str:
         f"{names[id(one)]} costs {_costs(one)}{_gains(one, ', but')}" for one in _largest_first(kinds.get("costs", []))
     ]
     parts += [f"beside {names[id(one)]} it{_gains(one)}" for one in kinds.get("gains", [])]
-    if unsure := kinds.get("unsure"):
+    without, unsure = apart(told, kinds.get("unsure", []))
+    for why, those in without.items():
+        named = join([names[id(one)] for one in those])
+        parts.append(f"not compared beside {named} (beside the polite neighbour: {why})")
+    if unsure:
         parts.append("cannot tell yet: " + ", ".join(_unsure(names[id(one)], one) for one in _largest_first(unsure)))
     parts += [f"{names[id(one)]} could not start: {_clause(one.refused)}" for one in kinds.get(REFUSED, [])]
     if missing := kinds.get("missing"):
