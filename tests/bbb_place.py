@@ -93,7 +93,7 @@ class Double:
             self._get(urlsplit(f"/connection?sessionToken={told['sessionToken'][0]}"))
 
     def _get(self, parts: Any) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.request("GET", f"{parts.path}?{parts.query}")
         self.held.append(connection.getresponse())
         response: http.client.HTTPResponse = self.held[-1]

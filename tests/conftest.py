@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 import leaks
-from patience import wait_for_boots
+from patience import wait_for_boots, wait_for_loads
 from shares import ByPlatform, rank
 from stops import Stops
 from turns import take_turns
@@ -49,6 +49,7 @@ vars(os)["fsync"] = lambda _descriptor: None
 
 take_turns()
 wait_for_boots()
+wait_for_loads()
 
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from patience import wait_for_boots
+from patience import wait_for_boots, wait_for_loads
 from turns import take_turns
 from undrawn import run_undrawn
 from virtoll import cli
@@ -37,6 +37,7 @@ def hold(window: int) -> None:
 if __name__ == "__main__":
     take_turns()
     wait_for_boots()
+    wait_for_loads()
     run_undrawn()
     hold(int(os.environ[WHERE]))
     cli.main()

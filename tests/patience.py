@@ -55,6 +55,7 @@ def wait_for_boots() -> None:
     changes._GRACE_MS = int(_PATIENCE_S * 1000)
     for service in (janus, livekit, postgres, red5, unbound, vlc):
         vars(service)["_READY_S"] = _PATIENCE_S
+    red5._LISTENS_S = _PATIENCE_S
     for call in (LocalHost.run, Ssh.run, client.AgentClient.__init__, client.AgentClient.run, Engine.call):
         assert call.__kwdefaults__ is not None
         call.__kwdefaults__["timeout_s"] = _PATIENCE_S
@@ -62,3 +63,32 @@ def wait_for_boots() -> None:
     assert daemon.start.__kwdefaults__ is not None
     daemon.start.__kwdefaults__["deadline_s"] = _PATIENCE_S
     running.Running.stop.__defaults__ = (_PATIENCE_S,)
+
+
+def wait_for_loads() -> None:
+    """Have who drives a service answer when it can: beyond what it was told to take, its process has to begin, and all
+    of its threads, and to end. (Verbs that measure nothing load none of these.)
+    """
+    from virtoll.instruments import base as instruments
+    from virtoll.loads import (
+        bbb_api,
+        bigbluebutton,
+        conversation,
+        native,
+        outside,
+        participants,
+        program,
+        publishing,
+        users,
+        viewing,
+    )
+
+    for load in (native, participants, publishing, viewing):
+        vars(load)["_SPARE_S"] = _PATIENCE_S
+    for tool in (instruments, program):
+        vars(tool)["_GRACE_S"] = _PATIENCE_S
+    outside._GRACE_S, outside._BEGINS_S = round(_PATIENCE_S), _PATIENCE_S
+    publishing._PATIENCE_NS = round(_PATIENCE_S * 1e9)
+    conversation._LEAVE_S = users._ANSWER_S = bbb_api._CONNECT_S = bigbluebutton._END_S = _PATIENCE_S
+    checksum, _ = bbb_api.Api.__init__.__defaults__ or ()
+    bbb_api.Api.__init__.__defaults__ = checksum, _PATIENCE_S  # timeout_s

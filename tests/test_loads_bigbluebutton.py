@@ -186,7 +186,7 @@ def test_a_server_that_is_slow_to_answer_keeps_no_other_user_from_asking(
     server: BbbServer, double: Double, tmp_path: Path
 ) -> None:
     """It answers no join before all were asked for: who waits for one answer after another never is there."""
-    double.answers_wait, server.together = True, threading.Barrier(4, timeout=20)
+    double.answers_wait, server.together = True, threading.Barrier(4, timeout=600)
     found = measured(server, tmp_path, participants=4, webcams=2)
     assert not server.together.broken
     assert found.window.events[JOIN].completed == 4
@@ -369,7 +369,7 @@ def test_real_chromium_joins_with_its_made_up_camera(
     sandboxed = "unshare --mount setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user true"
     if subprocess.run(sandboxed.split(), check=False, capture_output=True).returncode:
         pytest.skip("nobody may make user namespaces here, and Chromium's sandbox does")
-    server.together = threading.Barrier(2, timeout=60)  # one that is not answered yet keeps the other from nothing
+    server.together = threading.Barrier(2, timeout=600)  # one that is not answered yet keeps the other from nothing
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
     more = 'participants = 2\nwebcams = 1\njoin = "100 ms"\nsettle = "1 ms"\ntime_limit = "1 s"'
     run_target(study_of(more), url, as_json=True)

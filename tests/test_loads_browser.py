@@ -194,7 +194,7 @@ needs_chromium = pytest.mark.skipif(not Path(PROGRAM).exists(), reason=f"no {PRO
 @needs_chromium
 def test_what_watches_a_room_says_in_a_real_chromium_that_it_reaches_nobody(tmp_path: Path) -> None:
     script = files("virtoll.loads").joinpath("watching.js").read_text(encoding="utf-8")
-    with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log") as browser:
+    with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log", start_s=LONG_S) as browser:
         page = browser.open(timeout_s=LONG_S)
         page.evaluate(script, LONG_S)
         before = read(page.evaluate("virtoll.told()", LONG_S))
@@ -210,7 +210,7 @@ def test_what_watches_a_room_says_in_a_real_chromium_that_it_reaches_nobody(tmp_
 
 @needs_chromium
 def test_a_real_chromium_opens_a_page_and_evaluates(tmp_path: Path) -> None:
-    with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log") as browser:
+    with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log", start_s=LONG_S) as browser:
         page = browser.open("data:text/html,<title>a page</title>", LONG_S)
         assert page.wait_for("document.title", LONG_S) == "a page"
         assert page.evaluate("Promise.resolve({at: [1, 2.5, null]})", LONG_S) == {"at": [1, 2.5, None]}

@@ -248,7 +248,8 @@ def test_placeholders_are_filled_in_for_the_seed_the_warm_up_and_the_window(mach
         ["bench", there, "-c7", "-r", "2.5", "-t", "1"],
         ["bench", there, "-c7", "-r", "2.5", "-t", "3"],
     ]
-    assert [(ran["timeout_s"], ran["user"]) for ran in machine.ran] == [(600, NOBODY), (31, NOBODY), (33, NOBODY)]
+    limits_s = [program._SEED_S, 1 + program._GRACE_S, 3 + program._GRACE_S]
+    assert [(ran["timeout_s"], ran["user"]) for ran in machine.ran] == [(limit_s, NOBODY) for limit_s in limits_s]
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     assert machine.ran[0]["env"] == {"PATH": path, "HOME": "/srv", "LC_ALL": "C", "MORE": "1"}
 

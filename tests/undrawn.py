@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from patience import wait_for_boots
+from patience import wait_for_boots, wait_for_loads
 from turns import take_turns
 from virtoll import cli
 from virtoll.report import begin
@@ -62,4 +62,5 @@ if __name__ == "__main__":
     wait_for_boots()
     if "run" in sys.argv:  # other verbs load less
         run_undrawn()
+        wait_for_loads()
     cli.main()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from patience import wait_for_boots
+from patience import wait_for_boots, wait_for_loads
 from virtoll.platforms import dockerd, under_kvm
 
 wait_for_boots()
+wait_for_loads()
 dockerd._START_S = 600.0  # seen: more than 30 s
 vars(under_kvm)["boot_problem"] = partial(under_kvm.boot_problem, limit_s=300.0)

@@ -20,6 +20,7 @@ from virtoll.units import within
 
 _MOST_S = 1e6  # that any run takes
 _GRACE_S = 10  # beyond what a tool was told to take
+_BEGINS_S = 10.0  # for what bounds it to begin, and to end
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str
     # The tool dies with `timeout`, as that does with us: `--target` has no group in a ledger to end it by.
     bounded = ["timeout", "-k", "2", f"{limit_s:.0f}", "setpriv", "--pdeathsig", "KILL", "--", *argv]
     try:
-        done = client.host.run(bounded, timeout_s=limit_s + 10, check=False, env=env, confinement=client.confinement)
+        done = client.host.run(
+            bounded, timeout_s=limit_s + _BEGINS_S, check=False, env=env, confinement=client.confinement
+        )
     except CommandError as error:
         raise TrialError(error.problem.what, where=client.host.where, remedy=error.problem.remedy) from error
     end_ns = time.monotonic_ns()
