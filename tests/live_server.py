@@ -121,7 +121,7 @@ class _Connection(Connection):
         if manner == "long":
             return self.say(body + b"1")
         if manner == "silent":
-            self.server.over.wait(60)
+            self.server.over.wait(600)
         elif manner == "junk":
             self.wfile.write(b"RTSP/1.0 200 OK\r\n\r\n")
         elif manner == "reset":

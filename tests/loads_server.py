@@ -93,7 +93,7 @@ class _Connection(Connection):
                 self.wfile.write(_OK_CLOSE)
                 return
             if path == "/held":
-                self.server.held.wait(60)
+                self.server.held.wait(600)
             if path == "/slow":
                 time.sleep(self.server.slow_s)
             if path == "/queue":

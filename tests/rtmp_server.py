@@ -117,7 +117,7 @@ class _Connection(Connection):
         assert self.exactly(1) == b"\x03"
         theirs = self.exactly(1536)
         if manner == "silent":
-            self.server.over.wait(60)
+            self.server.over.wait(600)
         if manner in ("hang-up", "reset", "junk", "silent"):
             if manner == "reset":
                 self.reset()
@@ -238,10 +238,10 @@ class _Connection(Connection):
             raise EOFError
         if manner in ("short", "early"):
             self.end() if manner == "early" else self.send(self.event(1, 1))
-            server.over.wait(60)
+            server.over.wait(600)
             raise EOFError
         if manner == "stall":
-            server.over.wait(60)
+            server.over.wait(600)
         return {"back": -500, "gap": 500}.get(manner, 0)
 
     def end(self) -> None:
@@ -269,7 +269,7 @@ def flv(path: Any, seconds: float = 1.0) -> None:
     path.write_bytes(b"FLV\x01\x05\x00\x00\x00\x09\x00\x00\x00\x00" + b"".join(tags))
 
 
-def wait_for(condition: Any, timeout_s: float = 60.0) -> None:
+def wait_for(condition: Any, timeout_s: float = 600.0) -> None:
     """Until it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

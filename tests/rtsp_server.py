@@ -62,9 +62,9 @@ class RtspServer(LoopbackServer):
         self.heard = threading.Condition()
 
     def was_asked(self, method: str, times: int) -> bool:
-        """Whether it was, or is within a minute."""
+        """Whether it was, or is within ten minutes."""
         with self.heard:
-            return self.heard.wait_for(lambda: self.asked.count(method) == times, 60)
+            return self.heard.wait_for(lambda: self.asked.count(method) == times, 600)
 
     def offer(self, *transports: Literal["tcp", "udp"], is_live: bool = False, publish_path: str = "") -> Rtsp:
         """Where it is reached."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import Arm, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
@@ -34,6 +36,7 @@ from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
 from virtoll.trial.treatment import treatments
+from windows import longer
 
 SECOND = 10**9
 STUDY = """\
@@ -206,21 +209,26 @@ class Watching(FakeExperiment):
     client: Client | None = None
     server: MediaServer | None = None
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+    def measure(self, load: ViewersLoad, length_ns: int) -> Measurement:
         assert self.client is not None
         assert self.server is not None
+        with load.session(self.client, self.server.offer) as session:
+            return session.measure(duration_ns=length_ns)
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        assert self.client is not None
         settings = ViewersSettings(
             viewers=int(trial.condition["load.viewers"]),
             bitrate_bit_per_s=64_000.0,
             clip_ns=4 * SECOND,
             startup_ns=SECOND,
             settle_ns=0,
-            time_limit_ns=2 * SECOND,
+            patience_ns=600 * SECOND,
         )
         load = ViewersLoad(settings)
         yield
-        with notes.phase("window"), load.session(self.client, self.server.offer) as session:
-            measurements = [session.measure()]
+        with notes.phase("window"):  # on a busy machine nobody may watch in a short one
+            measurements = [longer(partial(self.measure, load), lambda window: "stalled_percent" in window.values, 2)]
         notes.measured = load.measured(measurements)
         notes.tables |= tables_of(measurements, load.loop)
         yield

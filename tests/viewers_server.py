@@ -35,6 +35,7 @@ class MediaServer(LoopbackServer):
         self.playlists: dict[str, list[str]] = {}  # each answer in turn; the last stays
         self.stall_at = 0
         self.asked: list[str] = []
+        self.asked_over: list[int] = []  # which connection, the first is 1
         self.connections = 0
         self.over = threading.Event()
         self.stalled = threading.Semaphore(0)
@@ -54,9 +55,16 @@ class MediaServer(LoopbackServer):
         self.over.set()
         super().__exit__(*args)
 
-    def manner_of(self, path: str) -> Manner:
+    def connected(self) -> int:
+        """Note a connection: its number."""
+        with self._lock:
+            self.connections += 1
+            return self.connections
+
+    def manner_of(self, path: str, connection: int) -> Manner:
         """Note a request, and how it is to be answered."""
         with self._lock:
+            self.asked_over.append(connection)
             self.asked.append(path)
             if path.startswith("/o/") and self.manners:
                 return self.manners.pop(0)
@@ -79,7 +87,7 @@ class _Connection(Connection):
     server: MediaServer
 
     def handle(self) -> None:
-        self.server.connections += 1
+        self.number = self.server.connected()
         with suppress(OSError):
             while line := self.rfile.readline().decode():
                 while self.rfile.readline() not in (b"\r\n", b""):
@@ -89,7 +97,7 @@ class _Connection(Connection):
 
     def answer(self, path: str) -> bool:
         """Answer; whether the connection lives on."""
-        manner, body = self.server.manner_of(path), self.server.body_of(path)
+        manner, body = self.server.manner_of(path, self.number), self.server.body_of(path)
         if body is None or (manner == "missing" and path.startswith("/o/")):
             self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
