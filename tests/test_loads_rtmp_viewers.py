@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,8 @@ from virtoll.loads.base import Measurement
 from virtoll.loads.publishing import Published, publishing
 from virtoll.loads.rtmp_viewers import RtmpViewersLoad, RtmpViewersSettings
 from virtoll.offers import Film, Http, Rtmp
-from virtoll.record.model import Events
+from virtoll.record.model import Events, Window
+from windows import failures, longer, until
 
 SECOND = 10**9
 HOUR = 3600 * SECOND
@@ -67,7 +69,7 @@ def load_of(**settings: Any) -> RtmpViewersLoad:
         "resume_ns": 1 * SECOND,
         "settle_ns": 0,
         "time_limit_ns": SECOND // 2,
-        "patience_ns": 60 * SECOND,
+        "patience_ns": 600 * SECOND,
         "rest_ns": HOUR,
     }
     return RtmpViewersLoad(RtmpViewersSettings(**{**defaults, **settings}))
@@ -83,14 +85,18 @@ def startups(measurement: Measurement) -> Events:
 
 
 def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: RtmpServer) -> None:
-    window = drive(client, server.offer(), time_limit_ns=2 * SECOND).window
-    asked = window.events["start-up"]
+    server.seconds = 600
+    load = load_of(time_limit_ns=2 * SECOND, clip_ns=600 * SECOND)
+    with load.session(client, server.offer()) as session:
+        measured = until(session, lambda windows: windows[-1].work > 0)
+        wait_for(lambda: server.pongs == 3)
+    window, asked = measured[-1].window, startups(measured[0])
     assert (asked.intended, asked.completed, asked.failures) == (3, 3, {})
-    assert window.events["view"].failures == {}
+    assert all(found == {} for found in failures([one.window for one in measured]))
     assert 0 < window.work <= 3 * 2.0
     assert 0 < window.values["watching_percent"] <= 100
     assert "media_age_ms" not in window.values
-    name = FILM.name
+    name = load.settings.film.name
     assert {said for command, said in server.asked if command == "play"} == {
         number(0) + b"\x05" + text(name) + number(0)
     }
@@ -100,15 +106,22 @@ def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: RtmpSer
 
 def test_unpaced_a_view_brings_each_frame_once_and_the_next_comes(client: Client, server: RtmpServer) -> None:
     server.seconds = 40
-    measurement = drive(client, server.offer(), paced=False, viewers=1, clip_ns=40 * SECOND, time_limit_ns=3 * SECOND)
+
+    def measure(length_ns: int) -> Measurement:
+        load = load_of(paced=False, viewers=1, clip_ns=40 * SECOND, time_limit_ns=length_ns)
+        with load.session(client, server.offer()) as session:
+            measurement = session.measure()
+            wait_for(lambda: max(server.acknowledged, default=0) >= 10_000)
+        return measurement
+
+    measurement = longer(measure, lambda window: window.counts["connects"] > 1, 3)
     window = measurement.window
     assert window.events["view"].failures == startups(measurement).failures == {}
     assert window.counts["connects"] > 1
     assert window.counts["body_bytes"] == window.counts["messages"] * FRAME_BYTES
     whole = 40 * FRAMES_PER_S
     assert window.counts["answers"] * whole <= window.counts["messages"] <= (window.counts["answers"] + 1) * whole
-    assert server.acknowledged, "so much comes that the server wants to hear of it"
-    assert max(server.acknowledged) >= 10_000
+    assert max(server.acknowledged) >= 10_000, "so much comes that the server wants to hear of it"
 
 
 def test_paced_no_more_is_read_than_fits_ahead(client: Client, server: RtmpServer) -> None:
@@ -116,7 +129,7 @@ def test_paced_no_more_is_read_than_fits_ahead(client: Client, server: RtmpServe
     settings: dict[str, Any] = {"clip_ns": 600 * SECOND, "viewers": 1, "buffer_ns": 3 * SECOND, "receive_bytes": 8192}
     for seconds in (1, 4, 16, 64):  # where much else runs, a short window ends before anything has come
         window = drive(client, server.offer(), **settings, time_limit_ns=seconds * SECOND).window
-        if (came_bytes := window.counts["body_bytes"]) > 0:
+        if (came_bytes := window.counts["body_bytes"]) >= 3 * 8000:
             break
     # What the last read brings is more than the buffer.
     assert 3 * 8000 <= came_bytes <= (3 + seconds) * 8000 + 65_536
@@ -135,7 +148,11 @@ def test_a_view_that_breaks_off_is_told_apart_from_one_that_never_begins(
     client: Client, server: RtmpServer, manner: Manner
 ) -> None:
     server.manner = manner
-    measurement = drive(client, server.offer(), viewers=1, time_limit_ns=4 * SECOND)
+
+    def measure(length_ns: int) -> Measurement:
+        return drive(client, server.offer(), viewers=1, time_limit_ns=length_ns)
+
+    measurement = longer(measure, lambda window: bool(window.events["view"].failures), 4)
     assert startups(measurement).failures == {}
     kind = "length" if manner == "cut" else "timestamps"
     assert measurement.window.events["view"].failures == {kind: 1}
@@ -145,7 +162,15 @@ def test_who_waits_too_long_fails_at_the_start_and_in_a_stall(client: Client, se
     server.manner = "silent"
     assert startups(drive(client, server.offer(), patience_ns=SECOND // 5)).failures == {"timeout": 3}
     server.manner = "stall"
-    window = drive(client, server.offer(), patience_ns=SECOND, time_limit_ns=6 * SECOND).window
+
+    def measure(length_ns: int) -> Measurement:
+        """A server that stands still has as much patience: a sixth of the window."""
+        return drive(client, server.offer(), patience_ns=length_ns // 6, time_limit_ns=length_ns)
+
+    def is_told(window: Window) -> bool:
+        return (window.events["start-up"].failures, window.events["view"].censored) == ({}, 3)
+
+    window = longer(measure, is_told, 6).window
     assert window.events["start-up"].failures == {}
     assert window.events["view"].failures == {"timeout": 3}
     assert window.counts["stalls"] == 3
@@ -166,16 +191,21 @@ def test_many_viewers_are_served_by_one_thread(client: Client, server: RtmpServe
 @pytest.mark.usefixtures("film")
 def test_a_live_film_is_published_round_and_round_and_its_age_is_told(client: Client, server: RtmpServer) -> None:
     load = load_of(viewers=2, time_limit_ns=3 * SECOND)
+
+    def is_told(window: Window) -> bool:
+        """Audio and video of three seconds, though it may be late at both ends; a late one sends several frames; and
+        each viewer looks up by itself. Where somebody stood still for a window, another is asked for.
+        """
+        least = {"published": 3 * FRAMES_PER_S + 1, "sends": FRAMES_PER_S, "wakes": 2 * 3 * 4}
+        return window.values.get("media_age_ms", 0) > 0 and all(window.counts[key] >= least[key] for key in least)
+
     with load.session(client, server.offer(is_live=True)) as session:
-        measurements = [session.measure(), session.measure()]
-    for measurement in measurements:
-        window = measurement.window
-        assert startups(measurement).failures == window.events["view"].failures == {}
-        assert window.values["media_age_ms"] > 0
-        assert window.counts["published"] > 3 * FRAMES_PER_S, "audio and video, though it may be late at both ends"
-        assert window.counts["sends"] >= FRAMES_PER_S, "those of the window"
-        assert window.counts["wakes"] >= 2 * 3 * 4, "each looks up by itself"
-        assert window.counts["publish_failures"] == 0
+        measured = until(session, lambda windows: sum(map(is_told, windows)) == 2)
+    for one in measured:
+        assert startups(one).failures == one.window.events["view"].failures == {}
+        assert one.window.counts["publish_failures"] == 0
+    measurements = [one for one in measured if is_told(one.window)]
+    assert len(measurements) == 2
     record = load.measured(measurements)
     assert set(record.quantities) == set(load.quantities)
     names = [said for command, said in server.asked if command == "publish"]
@@ -201,10 +231,14 @@ def test_live_frames_pass_unchanged_but_for_the_mark_in_key_frames(client: Clien
 
 @pytest.mark.usefixtures("film")
 def test_a_publisher_that_is_not_taken_is_an_error(client: Client, server: RtmpServer, monkeypatch: Any) -> None:
-    monkeypatch.setattr("virtoll.loads.publishing._PATIENCE_NS", SECOND)
     server.takes_streams = False
-    with pytest.raises(TrialError, match=r"takes 0 of 1 streams within 1 s \(\d status\)"):
-        drive(client, server.offer(is_live=True))
+    for patience_s in (1, 8, 64):  # a busy server may say nothing for a while
+        monkeypatch.setattr("virtoll.loads.publishing._PATIENCE_NS", patience_s * SECOND)
+        with pytest.raises(TrialError, match=rf"takes 0 of 1 streams within {patience_s} s") as caught:
+            drive(client, server.offer(is_live=True))
+        if "status" in str(caught.value):
+            break
+    assert re.search(r"\(\d+ status\)", str(caught.value))
 
 
 def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, film: Path) -> None:
