@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from live_server import LiveServer, Manner
 from quiet import Quiet
+from rtmp_server import wait_for
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
 from virtoll.analysis.metrics import metrics_of
@@ -40,6 +42,7 @@ from virtoll.study.model import Study
 from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
+from windows import failures, longer, total, until
 
 SECOND = 10**9
 HOUR = 3600 * SECOND
@@ -68,7 +71,7 @@ def load_of(**settings: Any) -> LlHlsViewersLoad:
         "resume_ns": SECOND // 10,
         "settle_ns": 0,
         "time_limit_ns": SECOND // 2,
-        "patience_ns": 60 * SECOND,
+        "patience_ns": 600 * SECOND,
         "rest_ns": HOUR,
         "clock_within_ns": HOUR,
     }
@@ -92,25 +95,30 @@ def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
 def test_viewers_who_get_what_they_ask_for_watch_live(client: Client, server: LiveServer) -> None:
     load = load_of(viewers=10, time_limit_ns=4 * SECOND)
     with load.session(client, server.offer) as session:
-        measurement = session.measure()
-    window = measurement.window
-    asked = window.events["start-up"]
+        measured = until(session, lambda windows: windows[-1].counts["hinted"] > 0 and is_aged(windows[-1]))
+    window, asked = measured[-1].window, measured[0].window.events["start-up"]
     assert (asked.offered, asked.completed, asked.failures) == (10, 10, {})
-    assert window.events["view"].failures == {}
+    assert all(found == {} for found in failures([one.window for one in measured]))
     assert 0 < window.work <= 10 * 4.0
     assert window.counts["hinted"] > 0
     assert window.counts["wakes"] > 0
     assert window.counts["body_bytes"] >= 400 * window.counts["hinted"] > 0
     assert {each for each in server.asked if each.startswith(CLIP.path)} > {CLIP.path}
-    assert set(load.measured([measurement]).quantities) >= set(load.quantities) - {
+    assert set(load.measured(measured[-1:]).quantities) >= set(load.quantities) - {
         "live_latency_p99_ms",
         "media_age_p99_ms",
     }
 
 
+def is_aged(window: Window) -> bool:
+    """Whether somebody watched in it, and something came: a busy machine's may be without."""
+    return set(window.values) >= AGES
+
+
 def test_ages_are_by_the_servers_clock_which_is_hours_off(client: Client, server: LiveServer) -> None:
     """Whatever the machine is busy with, it is no hour; and what is played is older than what comes."""
-    window = drive(client, server.offer, viewers=10, time_limit_ns=4 * SECOND).window
+    with load_of(viewers=10, time_limit_ns=4 * SECOND).session(client, server.offer) as session:
+        window = until(session, lambda windows: is_aged(windows[-1]))[-1].window
     assert set(window.values) > AGES
     assert all(0 <= window.values[key] < HOUR / 1e6 for key in AGES)
     assert window.values["live_latency_ms"] > 0
@@ -198,16 +206,19 @@ def test_where_the_server_tells_no_time_there_are_no_ages(client: Client, server
     server.tells_time = False
     load = load_of(time_limit_ns=2 * SECOND)
     with load.session(client, server.offer) as session:
-        measurement = session.measure()
-    assert measurement.window.events["start-up"].failures == {}
-    assert not AGES & set(measurement.window.values)
-    assert "clock_trip_us" not in measurement.window.counts
-    assert "clock was not told" in load.measured([measurement]).notes[-1]
+        measured = until(session, lambda windows: windows[-1].work > 0)
+    for one in measured:
+        assert one.window.events["start-up"].failures == {}
+        assert not AGES & set(one.window.values)
+        assert "clock_trip_us" not in one.window.counts
+    assert "clock was not told" in load.measured(measured[-1:]).notes[-1]
 
 
 def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: LiveServer) -> None:
     server.holds = False
-    window = drive(client, server.offer, time_limit_ns=2 * SECOND).window
+    with load_of().session(client, server.offer) as session:
+        window = session.measure().window
+        wait_for(lambda: server.asked.count(CLIP.path) > 3)
     assert window.events["start-up"].failures == window.events["view"].failures == {}
     assert window.counts["hinted"] == 0
     assert not [each for each in server.asked if "_HLS_msn" in each]
@@ -216,11 +227,15 @@ def test_a_server_that_holds_nothing_back_is_polled(client: Client, server: Live
 
 def test_a_hint_that_is_not_kept_is_counted_and_breaks_nothing_off(client: Client, server: LiveServer) -> None:
     server.keeps_hints = False
-    window = drive(client, server.offer, viewers=1, time_limit_ns=2 * SECOND).window
-    assert window.events["start-up"].failures == window.events["view"].failures == {}
-    assert window.counts["unkept"] > 0
-    assert window.counts["hinted"] == 0
-    assert window.counts["segments"] > 0
+
+    def is_told(windows: Sequence[Window]) -> bool:
+        return total(windows, "unkept") > 0 and total(windows, "segments") > 0
+
+    with load_of(viewers=1, time_limit_ns=2 * SECOND).session(client, server.offer) as session:
+        windows = [one.window for one in until(session, is_told)]
+    assert all(found == {} for found in failures(windows))
+    assert is_told(windows)
+    assert total(windows, "hinted") == 0
 
 
 def in_turns(load: LlHlsViewersLoad, client: Client, server: LiveServer, rounds: int) -> tuple[list[Window], list[int]]:
@@ -280,10 +295,13 @@ def test_of_a_search_in_rotation_no_crowd_pauses(client: Client, server: LiveSer
 
 def test_a_live_playlist_of_the_users_own_is_watched_whatever_it_holds(client: Client, server: LiveServer) -> None:
     offer = Http(server.offer.address, server.offer.port)
-    known, unknown = (drive(client, offer, path=CLIP.path, clock=clock, viewers=10) for clock in ("/clock", ""))
-    assert known.window.events["start-up"].failures == unknown.window.events["start-up"].failures == {}
-    assert "media_age_ms" in known.window.values
-    assert not AGES & set(unknown.window.values)
+    with load_of(path=CLIP.path, clock="/clock", viewers=10).session(client, offer) as session:
+        known = until(session, lambda windows: "media_age_ms" in windows[-1].values)
+    with load_of(path=CLIP.path, clock="", viewers=10).session(client, offer) as session:
+        unknown = until(session, lambda windows: windows[-1].work > 0)
+    assert all(found == {} for found in failures([one.window for one in known + unknown]))
+    assert "media_age_ms" in known[-1].window.values
+    assert not AGES & {key for one in unknown for key in one.window.values}
 
 
 @pytest.mark.parametrize(("manner", "kind"), WRONG)
@@ -301,7 +319,15 @@ def test_who_waits_too_long_for_play_to_begin_fails(client: Client, server: Live
 
 def test_a_stream_that_ends_without_a_word_is_a_stall_and_then_a_failure(client: Client, server: LiveServer) -> None:
     server.ends_after_s = 0.0
-    window = drive(client, server.offer, patience_ns=SECOND, time_limit_ns=6 * SECOND).window
+
+    def measure(length_ns: int) -> Measurement:
+        """A server that stands still has as much patience: a sixth of the window."""
+        return drive(client, server.offer, patience_ns=length_ns // 6, time_limit_ns=length_ns)
+
+    def is_told(window: Window) -> bool:
+        return (window.events["start-up"].failures, window.events["view"].censored) == ({}, 3)
+
+    window = longer(measure, is_told, 6).window
     assert window.events["start-up"].failures == {}
     assert window.events["view"].failures == {"timeout": 3}
     assert window.counts["stalls"] == 3
@@ -402,15 +428,19 @@ class Watching(FakeExperiment):
     client: Client | None = None
     server: LiveServer | None = None
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+    def measure(self, load: LlHlsViewersLoad, length_ns: int) -> Measurement:
         assert self.client is not None
         assert self.server is not None
+        with load.session(self.client, self.server.offer) as session:
+            return session.measure(duration_ns=length_ns)
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         study = read("nginx-ll-hls")
-        load = load_of(viewers=int(trial.condition["load.viewers"]), time_limit_ns=4 * SECOND)
+        load = load_of(viewers=int(trial.condition["load.viewers"]))
         assert set(study.base) >= {"load.part_ns", "load.segment_ns"}
         yield
-        with notes.phase("window"), load.session(self.client, self.server.offer) as session:
-            measurements = [session.measure()]
+        with notes.phase("window"):
+            measurements = [longer(partial(self.measure, load), is_aged, 4)]
         notes.measured = load.measured(measurements)
         notes.tables |= tables_of(measurements, load.loop)
         yield
