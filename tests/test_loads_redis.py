@@ -45,7 +45,7 @@ class Counted(RedisSettings):
 
 
 def load_of(**settings: Any) -> RedisLoad:
-    defaults: dict[str, Any] = {"keys": 20, "connections": 2, "time_limit_ns": 60 * SECOND}
+    defaults: dict[str, Any] = {"keys": 20, "connections": 2, "time_limit_ns": 600 * SECOND, "timeout_ns": 600 * SECOND}
     return RedisLoad(Counted(**{**defaults, **settings}))
 
 
