@@ -39,7 +39,7 @@ LOAD = LlHlsViewersLoad(
         clip_ns=12 * SECOND,
         settle_ns=SECOND,
         time_limit_ns=4 * SECOND,
-        patience_ns=60 * SECOND,
+        patience_ns=600 * SECOND,
         clock_within_ns=60 * SECOND,
     )
 )
@@ -88,7 +88,9 @@ def at_the_live_edge(scene: Scene, offer: LiveHttp, said: str) -> Window:
         for _ in range(60):
             window = session.measure().window
             assert window.events["start-up"].failures == window.events["view"].failures == {}, said
-            if window.counts["hinted"] and "media_age_ms" in window.values:
+            # Who watches without a break skips nothing.
+            assert window.counts["skipped"] == 0 or window.values["watching_percent"] < 100
+            if window.counts["hinted"] and {"media_age_ms", "live_latency_ms"} <= window.values.keys():
                 return window
     raise AssertionError(f"nobody ever came up to the live edge: {window}, {said}")
 
@@ -103,7 +105,6 @@ def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
         said = daemon.log_tail(instance.agent, daemon.log_path(service.name))
         assert service.verify(offer, scene.client, LOAD.settings.live) == [], said
         window = at_the_live_edge(scene, offer, said)
-        assert window.counts["skipped"] == 0 or window.counts["stalls"] > 0
         assert window.values["live_latency_ms"] > 0
         turns = []
         with LOAD.session(scene.client, offer) as session:
@@ -121,7 +122,7 @@ def test_low_latency_hls_is_proved_and_watched(scene: Scene) -> None:
             path=LOAD.settings.live.path,
             settle_ns=0,
             time_limit_ns=2 * SECOND,
-            patience_ns=60 * SECOND,
+            patience_ns=600 * SECOND,
         )
         with ViewersLoad(settings).session(scene.client, offer) as session:
             plain = session.measure().window
