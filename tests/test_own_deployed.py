@@ -44,14 +44,17 @@ image = "oci:shop.tar"
 ports = ["8080/tcp"]
 ready = "/health"
 """
+# One user: of two, one may wait for its first answer while the other has many, where many share the CPUs.
 HTTP = """\
 [load]
 name = "http"
 path = "/health"
-connections = 2
+connections = 1
 time_limit = "300 ms"
 warm_up = "0 s"
 """
+# Of one that has to become ready: as long as other services of the tests have (`patience`).
+PATIENT = 'ready_within = "8 min"\n'
 NATIVE = '[[arms]]\nplatform = "native"\n'
 BUSYBOX = "/bin/busybox"
 # A server whose page /cgi-bin/die is its last; its shell begins elsewhere than it ends, as many an entrypoint does.
@@ -130,7 +133,7 @@ def test_the_same_image_is_the_same_service_on_every_platform(tmp_path: Path) ->
     greeting = 'greeting = "from the study\'s own file"\nmost_object_bytes = 1000\n'
     (tmp_path / "own.toml").write_text(greeting)
     files = 'files = { "/etc/shop.toml" = "own.toml" }\nenv = { SHOP_NAME = "mine" }\n'
-    ran = run(tmp_path, SHOP, files, HTTP, arms)
+    ran = run(tmp_path, SHOP, PATIENT, files, HTTP, arms)
     assert [record.reason for record in ran.records if record.status != "valid"] == [], ran.said
     assert ran.code == 0, ran.said
     assert len(ran.records) == 2 * (len(there) + ("docker" in there))
@@ -183,7 +186,7 @@ def test_one_that_is_never_ready_is_told_with_what_it_answered_and_its_log(tmp_p
 
 def test_one_that_was_ready_and_died_makes_its_trial_invalid(tmp_path: Path) -> None:
     save(tmp_path, till())
-    ran = run(tmp_path, SHOP.replace("/health", "/"), HTTP.replace("/health", "/cgi-bin/die"), NATIVE)
+    ran = run(tmp_path, SHOP.replace("/health", "/"), PATIENT, HTTP.replace("/health", "/cgi-bin/die"), NATIVE)
     assert ran.code == 1
     for record, log in zip(ran.records, ran.logs("log.txt"), strict=True):
         assert record.status == "invalid", record.reason
@@ -210,7 +213,7 @@ env = {{ PATH = "/bin" }}
 work = {{ read = 'did (\\d+)', unit = "visit" }}
 """
     there = '[[arms]]\nplatform = "docker"\n' if is_ready("docker") else ""
-    ran = run(tmp_path, SHOP.replace("/health", "tcp"), load, NATIVE, there)
+    ran = run(tmp_path, SHOP.replace("/health", "tcp"), PATIENT, load, NATIVE, there)
     assert ran.code == 0, ran.said
     for record, said in zip(ran.records, ran.logs("load.txt"), strict=True):
         assert record.measured is not None
