@@ -62,5 +62,6 @@ if __name__ == "__main__":
     wait_for_boots()
     if "run" in sys.argv:  # other verbs load less
         run_undrawn()
+    if {"run", "calibrate", "probe", "worker"}.intersection(sys.argv):
         wait_for_loads()
     cli.main()
