@@ -68,7 +68,7 @@ def _table(plan: Sizing) -> Table:
             "A ramp knows its levels alone: carried is the highest that met the objective, as all lower ones did, and "
             "the truth lies between it and the next. Where all blocks have the same, chance has no measure.",
         )
-    cost = () if plan.price is None else (f"cost a {plan.price.per}",)
+    cost = () if plan.price is None else (f"cost per {plan.price.per}",)
     return Table("plan", caption, (*_HEADS[:-1], *cost), rows, notes)
 
 
