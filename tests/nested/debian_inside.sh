@@ -18,7 +18,8 @@ users_web() { curl --silent --fail --max-time 20 http://127.0.0.1:8080/; }
 users_lxc() { curl --silent --fail --max-time 20 "http://$lxc_address/"; }
 users_guest() { curl --silent --fail --max-time "${1:-20}" http://192.168.122.10/; }
 
-# The user's guest: this kernel, its network card's drivers and busybox. All of it stays on one CPU.
+# The user's guest: this kernel, its network card's drivers and busybox. It is emulated: under the KVM of a computer that
+# is emulated itself guests hang by chance as they boot (test_kvm.py has one, in a computer of one CPU).
 make_guest() {  # DIRECTORY
     mkdir -p "$1/root/bin" "$1/root/proc" "$1/root/www"
     cp /bin/busybox "$1/root/bin/"
@@ -38,29 +39,13 @@ make_guest() {  # DIRECTORY
     (cd "$1/root" && find . | cpio --quiet --create --format=newc) >"$1/initrd"
     cp -L /boot/vmlinuz-* "$1/vmlinuz"
     cat >"$1/guest.xml" <<END
-<domain type='kvm'><name>users-guest</name><memory unit='MiB'>192</memory><vcpu cpuset='0'>1</vcpu>
-<cputune><emulatorpin cpuset='0'/></cputune>
+<domain type='qemu'><name>users-guest</name><memory unit='MiB'>192</memory><vcpu>1</vcpu>
 <os><type arch='x86_64' machine='pc'>hvm</type><kernel>$1/vmlinuz</kernel><initrd>$1/initrd</initrd>
-<cmdline>console=ttyS0 cryptomgr.notests panic=-1</cmdline></os><cpu mode='host-passthrough'/>
+<cmdline>console=ttyS0 cryptomgr.notests panic=-1</cmdline></os>
 <devices><interface type='network'><source network='default'/><model type='virtio'/></interface>
 <serial type='file'><source path='/var/log/libvirt/qemu/users-guest.console'/></serial></devices></domain>
 END
 }
-
-# In this computer an interrupt from another CPU may never come to a guest. Its first timer's are sent by a thread of the
-# kernel's, which is to stay where the guest does.
-keep_timers_near() {
-    while sleep 1; do
-        for comm in /proc/[0-9]*/comm; do
-            read -r name <"$comm" 2>/dev/null || continue
-            case $name in kvm-pit/*)
-                near=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/${name#*/}/status") || continue
-                taskset --pid --cpu-list "$near" "$(basename "$(dirname "$comm")")" || continue ;;
-            esac
-        done
-    done >/dev/null 2>&1
-}
-keep_timers_near &
 
 # --- what the user has ---------------------------------------------------------------------------------------
 
@@ -90,11 +75,7 @@ table inet users {
 END
 wait_for 300 users_web
 wait_for 300 users_lxc
-for _ in 1 2 3 4 5 6; do
-    ! wait_for 40 users_guest 3 || break
-    virsh --quiet reset users-guest  # it hung as it booted
-done
-users_guest >/dev/null || { cat /var/log/libvirt/qemu/users-guest.*; exit 1; }
+wait_for 200 users_guest 3 || { cat /var/log/libvirt/qemu/users-guest.*; exit 1; }
 
 # --- virtoll is installed ------------------------------------------------------------------------------------
 
