@@ -175,10 +175,12 @@ def what_kills_two(many: Lab, tmp_path: Path) -> str:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        with pytest.raises(TrialError) as caught:
-            session.measure()
-        is_over.set()
-        killer.join()
+        try:
+            with pytest.raises(TrialError) as caught:
+                session.measure()
+        finally:  # else it would look on, and the process could not end
+            is_over.set()
+            killer.join()
     return str(caught.value)
 
 

@@ -106,6 +106,27 @@ def test_a_study_that_could_not_tell_what_a_neighbour_takes_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"platform": ["docker"], AGGRESSOR: ["polite"]}, "docker is compared with itself"),
+        ({"platform": ["docker"], AGGRESSOR: ["polite"], "load.rate_per_s": [100.0]}, "docker is compared with itself"),
+        ({"platform": ["docker"], AGGRESSOR: ["polite", "cpu", "fork"], "load.rate_per_s": [100.0]}, None),
+        ({"platform": ["docker"], AGGRESSOR: ["cpu"]}, None),
+        ({"platform": ["docker"], "load.rate_per_s": [100.0]}, None),
+    ],
+)
+def test_an_exclusion_that_takes_the_polite_neighbour_alone_is_refused(
+    rule: Mapping[str, Sequence[Any]], told: str | None
+) -> None:
+    """All of that platform's trials would be measured, and then nothing could be told of it."""
+    study = ready(factors={AGGRESSOR: ("polite", "cpu", "fork"), "load.rate_per_s": (100.0, 200.0)})
+    study = dataclasses.replace(study, exclude=(rule,))
+    problems = problems_of(study, treatments(study), "mine.toml", LocalHost())
+    assert [problem.where for problem in problems] == ["mine.toml: [[exclude]]"] * (told is not None)
+    assert all(problem.what.startswith(str(told)) and problem.what.endswith(": cpu, fork") for problem in problems)
+
+
+@pytest.mark.parametrize(
     ("load", "told"),
     [
         ('[load]\nname = "wrk"\n', "and load 'wrk' is in closed loop"),

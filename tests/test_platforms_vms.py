@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import stat
@@ -823,7 +824,8 @@ def test_a_monitor_is_waited_for_as_long_as_a_busy_machine_needs_where_its_agent
     with pytest.raises(PlatformError, match="the guest ended"), vm.explained(machine):
         raise StreamError("the stream has ended") if ended else StreamTimeoutError("no answer")
     assert waited_s == [vm._ENDING_S if ended else vm._DYING_S]
-    assert vm._ENDING_S >= 10 * vm._DYING_S
+    of_users = runpy.run_path(str(vm.__file__))  # the tests' own patience is not theirs
+    assert of_users["_ENDING_S"] >= 10 * of_users["_DYING_S"]
 
 
 def test_a_monitor_that_has_not_joined_its_group_yet_is_ended_with_it() -> None:

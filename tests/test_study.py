@@ -282,6 +282,16 @@ def test_a_dotted_name_without_quotes_is_told_so(table: str) -> None:
     assert problem.remedy == '"load.connections" = ...'
 
 
+@pytest.mark.parametrize(
+    "table", ["[factors]\nload = {}", "[factors.load]", '[[exclude]]\nplatform = ["docker"]\nload = {}']
+)
+def test_an_empty_table_is_no_factor_and_no_exclusion(table: str) -> None:
+    """It was passed over: nothing was varied, and without its levels a rule excluded all of a platform."""
+    study = REAL[: REAL.index("[factors]")] + REAL[REAL.index("[[arms]]") :]
+    with pytest.raises(StudyError, match="'load' is no value of this study"):
+        read_study(f"{study}\n{table}\n", "my.toml", catalogue())
+
+
 def test_a_factor_may_be_switched_on_by_another() -> None:
     text = REAL.replace("[factors]\n", '[factors]\n"neighbour.aggressor" = ["polite", "cpu"]\n')
     text = text.replace("[factors]\n", '[factors]\n"neighbour.start" = ["1 s", "2 s"]\n')

@@ -22,6 +22,7 @@ from virtoll.loads.participants import LEAST, ParticipantsLoad
 from virtoll.loads.program import ProgramLoad
 from virtoll.loads.viewing import ViewingLoad
 from virtoll.offers import JanusRoom, Room
+from virtoll.plain import listed
 from virtoll.probes.base import probes
 from virtoll.record.model import LEVEL, LEVELS, Arm
 from virtoll.record.objective import FAILED, is_own, label_of, parse, quantile_of
@@ -29,7 +30,7 @@ from virtoll.run.generators import of_generators
 from virtoll.run.groups import Room as Memory
 from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
-from virtoll.study.plan import explaining_condition, search_windows
+from virtoll.study.plan import conditions, explaining_condition, search_windows
 from virtoll.study.values import nearest
 from virtoll.trial.treatment import Driven, Treatment, make_probe, services_by_configuration, treatment_of
 from virtoll.units import format_duration
@@ -395,7 +396,7 @@ def _of_control(study: Study, asked: Sequence[Treatment], file: str) -> list[Pro
     """Beside one and the same aggressor arms would be told as if there were none, those that died in no figure."""
     names = [*dict.fromkeys(name for each in asked if (name := each.neighbour.aggressor) in aggressors())]
     if not names or (_POLITE in names and _AGGRESSOR in study.factors):
-        return []
+        return _of_each_control(study, names, file)
     what = "each arm is compared with itself beside a polite neighbour, and the study has none"
     if _AGGRESSOR not in study.factors:
         what = "each arm is compared with itself beside a polite neighbour, and the study has one neighbour alone"
@@ -403,6 +404,20 @@ def _of_control(study: Study, asked: Sequence[Treatment], file: str) -> list[Pro
         f'"{name}"' for name in dict.fromkeys([_POLITE, *names, *(["cpu"] if names == [_POLITE] else [])])
     )
     return [Problem(what, f"{file}: [neighbour] aggressor", f'write "{_AGGRESSOR}" = [{levels}] in [factors]')]
+
+
+def _of_each_control(study: Study, names: Sequence[str], file: str) -> list[Problem]:
+    """Exclusions may take the polite neighbour from some, of which nothing could be told then."""
+    lacking: dict[str, list[str]] = {}
+    for platform in dict.fromkeys(entry.arm.platform for entry in study.arms) if names else ():
+        every = conditions(study, platform)
+        for name in dict.fromkeys(str(each[_AGGRESSOR]) for each in every if each[_AGGRESSOR] in names):
+            beside = [each for each in every if each[_AGGRESSOR] == name]
+            if any({**each, _AGGRESSOR: _POLITE} not in every for each in beside):
+                lacking.setdefault(platform, []).append(name)
+    what = "is compared with itself beside a polite neighbour, which is excluded where these are not"
+    where, remedy = f"{file}: [[exclude]]", "exclude them there, too, or leave it in"
+    return [Problem(f"{platform} {what}: {listed(those)}", where, remedy) for platform, those in lacking.items()]
 
 
 def _of_victim(treatment: Treatment, file: str) -> list[Problem]:

@@ -263,7 +263,7 @@ def _factor_spec(
 
 def _lacks_quotes(reader: Reader, path: str, raw: Any, table: str, occurrence: int = 0) -> bool:
     """Whether TOML has read ``load.users = [1, 2]`` as a table `load`; each of its keys is a problem then."""
-    if not isinstance(raw, dict) or "." in path:
+    if not isinstance(raw, dict) or not raw or "." in path:  # an empty table has no key that could be told of
         return False
     for key in raw:
         name = f"{path}.{key}"

@@ -565,11 +565,17 @@ mod tests {
             connected(&settings).unwrap_or_else(|failed| panic!("{}", failed.printed(false)));
         let mut pinger = Pinger::new(&socket, raw, &settings);
         let overdue_ns = now_ns() - 300_000_000;
+        let begun = std::time::Instant::now();
         for _ in 0..50 {
             pinger.request(1, overdue_ns).unwrap();
             // The loopback answers at once, but for a kernel that is busy; a raw socket hears the request too, and
             // whatever others ask each other meanwhile.
             while pinger.requests.waiting > 0 {
+                let waited = begun.elapsed();
+                assert!(
+                    waited < Duration::from_secs(900),
+                    "a failure instead of a hang"
+                );
                 readable_within(&socket, Duration::from_secs(60)).unwrap();
                 pinger.answers_until(overdue_ns).unwrap();
             }

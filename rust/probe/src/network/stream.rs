@@ -38,7 +38,10 @@ pub fn receive(
     let mut tally = Tally::default();
     while tally.count < total_bytes {
         let most = (total_bytes - tally.count).min(buffer.len() as u64) as usize;
-        let got = stream.read(&mut buffer[..most])?;
+        let got = match stream.read(&mut buffer[..most]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue, // it was stopped, and goes on
+            read => read?,
+        };
         let stamp_ns = now_ns();
         if got == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
