@@ -30,10 +30,10 @@ from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import proxmox_host, veth
-from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.proxmox_host import UNTRIED
+from virtoll.platforms.proxmox_host import UNTRIED, OnProxmox
 from virtoll.platforms.requirements import bare, refuse_kind
 from virtoll.platforms.stdio import PATH, agent_on_stdio
 from virtoll.platforms.vm import HOSTNAME
@@ -42,7 +42,6 @@ from virtoll.study.limits import Limits
 from virtoll.units import within
 
 LEAST = (7, 2)  # control groups of version 2 are its own since 7.0; --destroy-unreferenced-disks is a little later
-CONTENT = "rootdir"
 
 _CHAPTER = "pve.proxmox.com/pve-docs/chapter-pct.html"
 _MIB = 1024**2
@@ -67,14 +66,14 @@ class ProxmoxCtSettings:
     cpuunits: int = within(100, least=1, most=10_000)
 
 
-class ProxmoxCt(Platform):
+class ProxmoxCt(OnProxmox):
     """Containers of Proxmox VE."""
 
     name: ClassVar[str] = "proxmox-ct"
     summary: ClassVar[str] = "containers of a Proxmox VE host (pct), on its storage; not yet run on a live host"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth",)
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
-    caveat: ClassVar[str] = UNTRIED
+    content: ClassVar[str] = "rootdir"
     expected_overhead_s: ClassVar[float] = 15.0
     features: ClassVar[Features] = {
         **CONTAINER,
@@ -94,23 +93,11 @@ class ProxmoxCt(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        found = proxmox_host.problems(host, "pct", self.settings.storage, CONTENT, LEAST)
+        found = proxmox_host.problems(host, "pct", self.settings.storage, self.content, LEAST)
         if not found and self._kind_of_storage(host) == "btrfs":
             what = f"storage {self.settings.storage} is btrfs: its containers' disks have no size"
             found.append(Problem(what, host.where, "name another storage"))
         return found
-
-    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:
-        """Room for their disks."""
-        return proxmox_host.no_room(host, self.settings.storage, CONTENT, limits, instances)
-
-    def untried(self, host: Host) -> str:  # noqa: ARG002 - whatever the host
-        """See `Platform.untried`."""
-        return UNTRIED
-
-    def versions(self, host: Host) -> dict[str, str]:
-        """Proxmox's, and that of the library that runs its containers."""
-        return {"pve-manager": proxmox_host.version(host), **super().versions(host)}
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:  # noqa: ARG002
         """The template that each is unpacked from; and what is asked and counted once, before anything is timed."""
@@ -179,7 +166,7 @@ class ProxmoxCt(Platform):
         return volumes.size_mib(_used_bytes(image.rootfs), limits.disk_bytes, is_ext4=is_ext4)
 
     def _kind_of_storage(self, host: Host) -> str:
-        return proxmox_host.kind_of_storage(host, self.settings.storage, CONTENT)
+        return proxmox_host.kind_of_storage(host, self.settings.storage, self.content)
 
     def _left_free(self, host: Host, pid: int, volume_mib: int, limits: Limits) -> str:
         """See `volumes.leave_free`: nobody works in the container yet."""

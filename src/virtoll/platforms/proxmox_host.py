@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts import proxmox
@@ -12,6 +12,7 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.programs import Stamp, find, stamp
 from virtoll.hosts.proxmox import Storage
+from virtoll.platforms.base import Platform
 from virtoll.platforms.requirements import bare
 from virtoll.study.limits import Limits
 
@@ -33,6 +34,25 @@ def storage_field() -> Any:
 def word_field(default: str, told: str) -> Any:
     """A setting that stands in a list of Proxmox's options: a word without commas. ``told``: what it must be."""
     return field(default=default, metadata={"form": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "told": told})
+
+
+class OnProxmox(Platform):
+    """What both are, beside a container or a virtual machine. Their settings have ``storage``."""
+
+    content: ClassVar[str]  # what that store must be for: "rootdir" or "images"
+    caveat: ClassVar[str] = UNTRIED
+
+    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:
+        """Room for their disks."""
+        return no_room(host, self.settings.storage, self.content, limits, instances)
+
+    def untried(self, host: Host) -> str:  # noqa: ARG002 - whatever the host
+        """See `Platform.untried`."""
+        return UNTRIED
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """Proxmox's, and those of what runs its guests."""
+        return {"pve-manager": version(host), **super().versions(host)}
 
 
 def problems(host: Host, program: str, storage: str, content: str, least: tuple[int, int]) -> list[Problem]:

@@ -47,7 +47,7 @@ from virtoll.platforms.booted import FOR_A_DISK_AND_A_KERNEL, Booted, silent
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.kinds import MACHINE
 from virtoll.platforms.logs import bounded
-from virtoll.platforms.proxmox_host import UNTRIED
+from virtoll.platforms.proxmox_host import UNTRIED, OnProxmox
 from virtoll.platforms.qemu_command import (
     AGENT_PORT,
     KERNEL_ARGUMENTS,
@@ -60,7 +60,6 @@ from virtoll.platforms.vm import HOSTNAME, Machine, booted, configure, explained
 from virtoll.study.limits import Limits
 
 LEAST = (7, 3)  # since then a virtual machine has `affinity`
-CONTENT = "images"
 DISK_LIMIT = "enforced: limits.disk are free on the guest's disk (ext4, no journal, on a volume of Proxmox's)"
 
 _CHAPTER = "pve.proxmox.com/pve-docs/chapter-qm.html"
@@ -108,7 +107,7 @@ class Wanted:
         return "native" if self.settings.cache in PAST_THE_HOSTS_CACHE else "threads"
 
 
-class ProxmoxVm(Booted):
+class ProxmoxVm(OnProxmox, Booted):
     """Virtual machines of Proxmox VE, under KVM."""
 
     name: ClassVar[str] = "proxmox-vm"
@@ -117,7 +116,7 @@ class ProxmoxVm(Booted):
     runtimes: ClassVar[tuple[str, ...]] = ("kvm",)  # as Proxmox calls its QEMU
     devices: ClassVar[Devices] = VIRTIO
     needed = FOR_A_DISK_AND_A_KERNEL
-    caveat: ClassVar[str] = UNTRIED
+    content: ClassVar[str] = "images"
     expected_overhead_s: ClassVar[float] = 20.0
     overhead_bytes: ClassVar[int] = OVERHEAD_BYTES["kvm"]
     features: ClassVar[Features] = {
@@ -135,20 +134,8 @@ class ProxmoxVm(Booted):
 
     def check(self, host: Host) -> list[Problem]:
         """Whether this is a Proxmox VE host with KVM and vhost-net, and a kernel for guests."""
-        found = proxmox_host.problems(host, "qm", self.settings.storage, CONTENT, LEAST) or super().check(host)
+        found = proxmox_host.problems(host, "qm", self.settings.storage, self.content, LEAST) or super().check(host)
         return found or [one for one in (under_kvm.device_problem(host), vhost.problem(host)) if one]
-
-    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:
-        """Room for their disks."""
-        return proxmox_host.no_room(host, self.settings.storage, CONTENT, limits, instances)
-
-    def untried(self, host: Host) -> str:  # noqa: ARG002 - whatever the host
-        """See `Platform.untried`."""
-        return UNTRIED
-
-    def versions(self, host: Host) -> dict[str, str]:
-        """Proxmox's, its QEMU's, and the guest's kernel with its initramfs."""
-        return {"pve-manager": proxmox_host.version(host), **super().versions(host)}
 
     @contextmanager
     def deploy(
