@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import shlex
 import sys
 from collections import Counter
@@ -49,6 +50,21 @@ def refused() -> None:
     os._exit(255)
 
 
+def mute() -> None:
+    """Nothing is said, nor taken, until nobody is there any more."""
+    waiting = select.poll()
+    waiting.register(0, 0)
+    waiting.poll()
+    os._exit(0)
+
+
+def swallows() -> None:
+    """All is taken, and nothing said (a ForceCommand of `cat >/dev/null`)."""
+    while os.read(0, 1024**2):
+        pass
+    os._exit(0)
+
+
 def killed() -> None:
     """What performs is gone."""
     print("Out of memory", file=sys.stderr)
@@ -81,6 +97,8 @@ DEEDS: dict[str, Callable[[], None]] = {
     "lost": lost,
     "refused": refused,
     "killed": killed,
+    "mute": mute,
+    "swallows": swallows,
     "half": said((100).to_bytes(8, "big"), b"{"),
     "huge": said((2**63).to_bytes(8, "big")),
     "garbage": said(os.urandom(1) * 200_000),

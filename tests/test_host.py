@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -173,6 +174,22 @@ def test_a_login_that_is_refused_is_told_with_its_remedy(double: Double, capsys:
     said = told(capsys)
     assert "it accepts none of our keys" in said
     assert "ssh-copy-id" in said
+
+
+@pytest.mark.parametrize(
+    ("at", "deed"), [("login", "mute"), ("login", "swallows"), ("tree", "mute"), ("hello", "mute")]
+)
+def test_a_command_in_the_place_of_ours_that_never_answers_is_told(
+    double: Double, capsys: Any, monkeypatch: pytest.MonkeyPatch, at: str, deed: str
+) -> None:
+    monkeypatch.setattr(pushed, "PACKAGES", ("annotated_types", "rich"))  # more than a pipe holds
+    monkeypatch.setattr(by_ssh, "_GREETING_S", 2.0)
+    monkeypatch.setattr(by_ssh, "_LAST_WORDS_S", 0.1)
+    double.plays(at, deed)
+    assert double.run() == 3
+    # It may be that the double has not even begun: then nothing was taken either.
+    assert re.search(r"nothing performs there \(nothing was (taken|heard) for 2 s\)", told(capsys))
+    assert not double.out.exists()
 
 
 def test_no_ssh_here(double: Double, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

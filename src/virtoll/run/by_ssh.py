@@ -37,6 +37,9 @@ _START = 'command -v "$1" >/dev/null || { echo "virtoll: there is no $1" >&2; ex
 _MOST_NOISE_BYTES = 64 * 1024  # of a login shell, before the first message
 _MOST_HELLO_BYTES = 4096
 _MOST_SAID_BYTES = 4096  # of stderr, the last
+# For a host to take more of what is brought, and then to say that it performs: a command that it has in the place of ours
+# (sshd_config's ForceCommand, a line of authorized_keys) may never do either.
+_GREETING_S = 300.0
 _LAST_WORDS_S = 5.0  # for ssh to end, and to say why
 _UNDO_S = 180.0  # for what is under way there to be undone
 _EXCHANGES = 9  # by which the clocks are compared
@@ -148,10 +151,10 @@ class _Session:
     def begin(self) -> None:
         """Bring what performs, and hear that it does. HostError."""
         try:
-            write(lambda piece: frames.write(self._orders, piece))
+            write(lambda piece: frames.write_patiently(self._orders, piece, _GREETING_S))
             threading.Thread(target=self._beat, name="beats", daemon=True).start()
-            frames.await_line(self._answers, mark(self._nonce), _MOST_NOISE_BYTES)
-            self._expect_ours(frames.read_message(self._answers, _MOST_HELLO_BYTES))
+            frames.await_line(self._answers, mark(self._nonce), _MOST_NOISE_BYTES, _GREETING_S)
+            self._expect_ours(frames.read_message(self._answers, _MOST_HELLO_BYTES, _GREETING_S))
         except (OSError, frames.FramesError) as error:
             why = self.lost(f"nothing performs there ({getattr(error, 'strerror', None) or error})")
             raise HostError(why, where=f"{BY_SSH} {self._destination}", remedy=self._remedy()) from None

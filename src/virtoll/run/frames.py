@@ -17,11 +17,20 @@ class FramesError(Exception):
 
 
 def write(descriptor: int, *pieces: bytes) -> None:
-    """All of it. OSError where nobody reads any more."""
+    """All of it, however long nobody reads. OSError where nobody reads any more."""
     for piece in pieces:
         rest = memoryview(piece)
         while rest:
             rest = rest[os.write(descriptor, rest[:_PIECE]) :]
+
+
+def write_patiently(descriptor: int, piece: bytes, silence_s: float) -> None:
+    """All of it. FramesError where nobody reads for so long; OSError where nobody reads any more."""
+    rest = memoryview(piece)
+    while rest:
+        if not is_ready(descriptor, select.POLLOUT, silence_s):
+            raise FramesError(f"nothing was taken for {silence_s:g} s")
+        rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]  # so much a pipe takes at once that takes any
 
 
 def write_message(descriptor: int, body: bytes) -> None:
@@ -40,13 +49,13 @@ def read_message(descriptor: int, most_bytes: int = MOST_BYTES, silence_s: float
     return _exactly(descriptor, size, silence_s)
 
 
-def await_line(descriptor: int, wanted: bytes, most_bytes: int) -> None:
+def await_line(descriptor: int, wanted: bytes, most_bytes: int, silence_s: float) -> None:
     """Pass over what a login shell prints, to the end of this line and no byte further. FramesError where it does not
-    come within so many bytes.
+    come within so many bytes, or nothing does for so long.
     """
     ending = b""
     for _ in range(most_bytes):
-        ending = (ending + _exactly(descriptor, 1, None))[-len(wanted) :]
+        ending = (ending + _exactly(descriptor, 1, silence_s))[-len(wanted) :]
         if ending == wanted:
             return
     raise FramesError(f"{most_bytes:,} B of something else")
