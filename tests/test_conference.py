@@ -727,6 +727,26 @@ def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: P
 
 
 @pytest.mark.usefixtures("undrawn", "lost_nothing")
+@pytest.mark.parametrize(("dropped", "with_browsers"), [(3, True), (3, False), (0, True)])
+def test_where_browsers_are_and_levels_are_void_what_would_help_is_told(
+    tmp_path: Path, dropped: int, with_browsers: bool
+) -> None:
+    """A ramp of the full study ended at 40 on two CPUs: at 80 the generator had used 81 % of one, a third of it
+    Chromium.
+    """
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["received"]["webcam"]["dropped"] = dropped
+
+    run = run_of(tmp_path / "run", change=change, **({"seen_too": watched} if with_browsers else {}))
+    words = words_of(build_report(run.path))
+    assert ("browser watches" in words or "browsers watch" in words) == with_browsers
+    assert ("Some levels tell of our own side" in words) == bool(dropped)
+    assert ("Participants have what browsers leave" in words) == bool(dropped and with_browsers)
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
 def test_the_report_tells_what_participants_hear(tmp_path: Path) -> None:
     def spoken(level: int, report: dict[str, Any]) -> None:
         report["audio"] = confer_fake.audio(level, level, 5 * SECOND)

@@ -174,6 +174,11 @@ def _browser_words(findings: Findings) -> list[str]:
         low, high = min(low for low, _ in spans), max(high for _, high in spans)
         took = f"{low:.2f} to {high:.2f} CPUs of the generator's, which its proof of headroom counts, were theirs"
     words = [f"{who} all streams besides the participants of each deployment ({version}); {took}."]
+    if any(void_levels(findings.matrix, arm) for arm, _ in found):
+        words.append(
+            "Participants have what browsers leave of the generator's CPUs: with `browsers = 0`, or with more CPUs, there "
+            "may be fewer levels that tell of our own side."
+        )
     if missing := "; ".join(text for arm, each in found for text in _missing(arm.label, each)):
         words.append(f"Not all of them told what they saw: {missing}.")
     return words
