@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from virtoll.errors import Problem
 from virtoll.record.calibration import Calibration
 from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.named import available_studies
+from virtoll.run.named import text_of as study_text
 from virtoll.study.file import read_study
 
 CHECKOUT = Path(__file__).parent.parent
@@ -138,6 +140,24 @@ def test_what_the_template_offers_in_comments_is_right_too(here: Path) -> None:
     factors = re.sub(r"# \[factors\].*", "[factors]", text)
     factors = re.sub(r'^#   ("load\.)', r"\1", factors, flags=re.MULTILINE)
     assert len(read_study(factors, "mine.toml", catalogue()).factors) == 2
+
+
+@pytest.mark.parametrize("ready_made", available_studies())
+def test_each_ready_made_study_can_be_begun_from(here: Path, said: Any, ready_made: str) -> None:
+    assert "mine.toml is written" in said("new", "mine", "--like", ready_made)
+    text, theirs = (here / "mine.toml").read_text(), study_text(ready_made)[0]
+    changed = [(ours, its) for ours, its in zip(text.splitlines(), theirs.splitlines(), strict=True) if ours != its]
+    assert changed == [('name = "mine"', f'name = "{ready_made}"')]
+    known = catalogue()
+    ours, its = read_study(text, "mine.toml", known), read_study(theirs, f"{ready_made}.toml", known)
+    assert (ours.name, replace(ours, name=its.name)) == ("mine", its)
+
+
+def test_what_is_not_ready_made_is_told_with_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("new", "mine", "--like", "conferense") == 2
+    assert "did you mean 'conference'?" in capsys.readouterr().err
+    assert code_of("new", "mine", "--like", "../web") == 2
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["No Name", "../up", "a/b", "x.toml", "", "proxy"])

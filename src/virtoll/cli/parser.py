@@ -124,6 +124,7 @@ def _list(verbs: Any) -> None:
 def _new(verbs: Any) -> None:
     verb = verbs.add_parser("new", help="write a commented study file to begin from")
     verb.add_argument("name", help="of the study; the file is NAME.toml, here")
+    verb.add_argument("--like", default="", metavar="STUDY", help="a copy of this ready-made study, to be changed")
 
 
 def _check(verbs: Any) -> None:

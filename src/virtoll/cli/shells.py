@@ -46,6 +46,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("probe", "network"): known.networks,
         ("tune", "what"): TUNABLE,
         ("untune", "what"): TUNABLE,
+        ("new", "like"): available_studies(),
         ("help", "topic"): list(dict.fromkeys([*topics(), *verbs])),
     }
     for name, verb in verbs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,21 +16,21 @@ from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
 from virtoll.record.told import in_groups
-from virtoll.run.named import is_ready_made, text_of
+from virtoll.run.named import available_studies, is_ready_made, text_of
 from virtoll.run.stage import Stage, untried
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.study.values import is_name
+from virtoll.study.values import is_name, nearest
 from virtoll.trial.treatment import slower
 from virtoll.units import format_duration
 
 _TEMPLATE = "new-study.toml"
 
 
-def begin(name: str, directory: Path = Path()) -> Path:
-    """Write a commented study ``name`` into ``directory``; its path. StudyError where that cannot be: nothing is
-    ever overwritten.
+def begin(name: str, directory: Path = Path(), like: str = "") -> Path:
+    """Write a commented study ``name`` into ``directory``, as the ready-made one ``like`` or small and general; its
+    path. StudyError where that cannot be: nothing is ever overwritten.
     """
     if not is_name(name):
         what = f"{name!r} is no name of a study: it has lower-case letters, digits and hyphens"
@@ -37,7 +38,7 @@ def begin(name: str, directory: Path = Path()) -> Path:
     if is_ready_made(name):
         raise StudyError([Problem(f"a ready-made study is called {name!r}", remedy=f"virtoll new my-{name}")])
     path = directory / f"{name}.toml"
-    text = (files("virtoll.run") / _TEMPLATE).read_text(encoding="utf-8").replace("@NAME@", name)
+    text = _text_like(like, name)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -48,6 +49,17 @@ def begin(name: str, directory: Path = Path()) -> Path:
         remedy = "make room, or start virtoll in a directory that you may write to"
         raise StudyError([Problem(f"cannot be written: {error.strerror}", str(path), remedy)]) from error
     return path
+
+
+def _text_like(ready_made: str, name: str) -> str:
+    if not ready_made:
+        return (files("virtoll.run") / _TEMPLATE).read_text(encoding="utf-8").replace("@NAME@", name)
+    known = available_studies()
+    if ready_made not in known:
+        what = f"no ready-made study is called {ready_made!r}{nearest(ready_made, known)}"
+        raise StudyError([Problem(what, "--like", "`virtoll list studies` shows them")])
+    text = (files("virtoll.studies") / f"{ready_made}.toml").read_text(encoding="utf-8")
+    return re.sub("^name = .*$", f'name = "{name}"', text, count=1, flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)
