@@ -739,7 +739,8 @@ def test_where_browsers_are_and_levels_are_void_what_would_help_is_told(
         if level == 60:
             report["received"]["webcam"]["dropped"] = dropped
 
-    run = run_of(tmp_path / "run", change=change, **({"seen_too": watched} if with_browsers else {}))
+    also: dict[str, Any] = {"seen_too": watched} if with_browsers else {}
+    run = run_of(tmp_path / "run", change=change, **also)
     words = words_of(build_report(run.path))
     assert ("browser watches" in words or "browsers watch" in words) == with_browsers
     assert ("Some levels tell of our own side" in words) == bool(dropped)

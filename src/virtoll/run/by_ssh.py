@@ -37,8 +37,8 @@ _START = 'command -v "$1" >/dev/null || { echo "virtoll: there is no $1" >&2; ex
 _MOST_NOISE_BYTES = 64 * 1024  # of a login shell, before the first message
 _MOST_HELLO_BYTES = 4096
 _MOST_SAID_BYTES = 4096  # of stderr, the last
-# For a host to take more of what is brought, and then to say that it performs: a command that it has in the place of ours
-# (sshd_config's ForceCommand, a line of authorized_keys) may never do either.
+# For a host to take more of what is brought, and then to say that it performs: a command that it has in the place of
+# ours (sshd_config's ForceCommand, a line of authorized_keys) may never do either.
 _GREETING_S = 300.0
 _LAST_WORDS_S = 5.0  # for ssh to end, and to say why
 _UNDO_S = 180.0  # for what is under way there to be undone

@@ -176,8 +176,8 @@ def _browser_words(findings: Findings) -> list[str]:
     words = [f"{who} all streams besides the participants of each deployment ({version}); {took}."]
     if any(void_levels(findings.matrix, arm) for arm, _ in found):
         words.append(
-            "Participants have what browsers leave of the generator's CPUs: with `browsers = 0`, or with more CPUs, there "
-            "may be fewer levels that tell of our own side."
+            "Participants have what browsers leave of the generator's CPUs: with `browsers = 0`, or with more CPUs, "
+            "there may be fewer levels that tell of our own side."
         )
     if missing := "; ".join(text for arm, each in found for text in _missing(arm.label, each)):
         words.append(f"Not all of them told what they saw: {missing}.")
