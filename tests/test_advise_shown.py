@@ -16,6 +16,7 @@ from test_advise import KNOWN, candidate, of, ranks, run, toll
 from test_conference import run_of as conference
 from test_knee import TEXT as SEARCH
 from test_plan_bounds import altered, ended_below
+from undisturbed import undisturbed
 from virtoll.analysis.advice import comes_before, ranked
 from virtoll.analysis.conditions import Condition
 from virtoll.cli.parser import make_parser
@@ -26,7 +27,6 @@ from virtoll.report.advice import Advice, advise
 from virtoll.report.advising import answer, as_json, as_text
 from virtoll.report.findings import find
 from virtoll.report.untold import untold
-from virtoll.trial import ramping
 
 FAST, SLOW = Condition((("load.connections", 1),)), Condition((("load.connections", 100),))
 SMALL = Recipe(arms=(NATIVE, LXC, DOCKER), blocks=4, factors={"load.connections": [1, 100]}, bulk=False)
@@ -195,7 +195,7 @@ def test_what_is_not_told_apart_yet_is_no_tie_of_equals(tmp_path: Path) -> None:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the wiring lost is not looked for."""
-    monkeypatch.setattr(ramping, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
 
 
 def cheaper_when_over(at: int) -> Callable[[dict[str, Any]], None]:

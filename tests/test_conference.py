@@ -18,6 +18,7 @@ import confer_fake
 from quiet import Quiet
 from test_exit_codes import code_of
 from test_going_on import interrupted
+from undisturbed import undisturbed
 from virtoll import fakes, footage, voice
 from virtoll.analysis.carrying import levels_of, of_levels
 from virtoll.analysis.conditions import Condition
@@ -31,6 +32,7 @@ from virtoll.errors import HostError, Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.lab.others import Look
 from virtoll.loads import participants
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.conference import measurement_of
@@ -72,7 +74,6 @@ from virtoll.study import plan as estimating
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, settings_of
 from virtoll.study.plan import deployment_seconds, deployments, make_plan
-from virtoll.trial import ramping
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.ramping import RampedService
 from virtoll.trial.treatment import Driven, treatments
@@ -135,7 +136,7 @@ def subject_of(load: ParticipantsLoad, session: Session) -> RampedService:
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """What the wiring is said to have lost, each time that it is asked; nothing, when there is no more."""
     told: list[dict[str, int]] = []
-    monkeypatch.setattr(ramping, "losses", lambda _lab: told.pop(0) if told else {})
+    undisturbed(monkeypatch, lambda: told.pop(0) if told else {})
     return told
 
 
@@ -188,14 +189,42 @@ def test_a_level_in_which_our_own_side_was_in_the_way_is_void_and_the_others_sta
     assert check.detail.startswith("in the way at 3 of 4 levels (at 20 participants: the wiring lost")
 
 
+def test_other_work_voids_the_levels_that_missed_their_objective_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: tests that ran meanwhile took 0.33 of two CPUs at 40 participants and 1.54 at 120, and native was told as a
+    server that carries ten.
+    """
+    looks: list[Look] = []
+    for took_s in (1.0, 0.0, 0.0, 1.0):  # at 10 and 60 participants
+        looks += [Look(0, 10.0, 2), Look(3 * SECOND, 10.0 + took_s, 2)]
+    undisturbed(monkeypatch, look=lambda: looks.pop(0))
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load)), notes_in(tmp_path))
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [], "60": ["loss < 1 %", "frozen < 1 %"]}
+    why = "other work on this machine took 0.33 CPUs meanwhile"
+    assert measured.facts[VOID] == {"60": why}, "what met its objective met it in spite of that"
+    looks += [Look(0, 10.0, 2), Look(3 * SECOND, 11.0, 2)] * 4
+    without = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))
+    assert ramped(subject_of(without, InNoTime(without)), notes_in(tmp_path)).facts[VOID] == {}, "nothing was missed"
+
+
 @pytest.mark.usefixtures("lost")
 def test_a_generator_that_was_late_voids_what_missed_the_objective_and_nothing_else(tmp_path: Path) -> None:
-    def change(_level: int, report: dict[str, Any]) -> None:
-        report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+    """Loss and freezes at 60 are none of late joins' doing. (Seen: native missed `frozen` at 120, where 6 of 20 joins
+    had come 14 ms late; the level was void, and what native carries was told as "100 or more".)
+    """
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        joins = report["joins"]
+        joins["lateness"] = [[20_000_000, 21_000_000, joins["offered"]]]
+        if level == 40:
+            joins["time"] = [[2_010_000_000, 2_011_000_000, joins["joined"]]]
 
     load = load_of(study())
     measured = ramped(subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path))
-    assert measured.facts[VOID] == {"60": "it sent 20 of 20 joins more than 10 ms late"}, "the others met it"
+    assert measured.facts["missed"]["60"] == ["loss < 1 %", "frozen < 1 %"]
+    assert measured.facts[VOID] == {"40": "it sent 20 of 20 joins more than 10 ms late"}, "the others met it"
     strict = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))
     measured = ramped(subject_of(strict, InNoTime(strict, change=change)), notes_in(tmp_path))
     assert list(measured.facts[VOID]) == ["10", "20", "40", "60"], "nobody knows whether it did harm"
@@ -597,7 +626,7 @@ def run_of(directory: Path, text: str = TEXT, **fake: Any) -> RunDirectory:
 @pytest.fixture(scope="module")
 def lost_nothing() -> Any:
     patch = pytest.MonkeyPatch()
-    patch.setattr(ramping, "losses", lambda _lab: {})
+    undisturbed(patch)
     yield
     patch.undo()
 
@@ -929,8 +958,7 @@ def test_who_was_kept_out_or_cut_off_is_not_carried_under_another_objective_eith
 def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: None) -> None:
     def change(level: int, report: dict[str, Any]) -> None:
         if level == 60:
-            report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
-            report["received"]["webcam"]["lost"] = report["received"]["webcam"]["expected"]
+            report["received"]["webcam"]["dropped"] = 3
 
     directory = run_of(tmp_path / "run", change=change).path
     build_report(directory)

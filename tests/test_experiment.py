@@ -18,6 +18,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted
 from virtoll.lab.base import Site
 from virtoll.lab.client import SAID, Client
+from virtoll.lab.others import Look
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
@@ -28,7 +29,7 @@ from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedT
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
-from virtoll.trial import audit, experiment, limits, proofs
+from virtoll.trial import audit, disturbance, experiment, limits, proofs
 from virtoll.trial.company import Companion, Company
 from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Course, Notes
@@ -95,6 +96,7 @@ class Stage:
     at: int = 0  # the trial that is under way
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
     conditions: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the trials that have one, by position
+    look: Callable[[], Look] = lambda: Look(0, None, 1)  # what others have had of its CPUs, each time
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
@@ -253,6 +255,7 @@ class Stage:
         monkeypatch.setattr(experiment, "shaped", lambda *_: self.while_("shaped"))
         monkeypatch.setattr(experiment, "hogs", lambda _lab, count, *_where: self.while_(f"{count} hogs"))
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
+        monkeypatch.setattr(disturbance, "_look", lambda *_: self.look())
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
         monkeypatch.setattr(limits, "of_limits", self.of_limits)

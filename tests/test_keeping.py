@@ -23,6 +23,7 @@ from synthetic_programme import Recipe as Programme
 from synthetic_programme import write_programme
 from test_conference import run_of as conference
 from test_knee import TEXT
+from undisturbed import undisturbed
 from virtoll import cli
 from virtoll.analysis import keeping
 from virtoll.analysis.keeping import keep
@@ -34,7 +35,6 @@ from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed_tight
 from virtoll.report.findings import find
 from virtoll.report.tables import trials_csv
-from virtoll.trial import ramping
 
 SMALL = Recipe(arms=(NATIVE, DOCKER), blocks=2, samples_per_trial=40)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -93,7 +93,7 @@ def test_windows_in_turn_are_looked_at_from_outside_alone(run: Path, tmp_path: P
 
 
 def test_a_conference_keeps_what_is_told_of_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ramping, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
     run = conference(tmp_path / "run").path
     keep(run, tmp_path / "kept")
     of_both = [find(each).matrix.trials for each in (run, tmp_path / "kept")]

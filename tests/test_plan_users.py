@@ -24,11 +24,11 @@ from test_going_on import interrupted
 from test_knee import SHARE, TEXT, study
 from test_servers import TEXT as BOTH
 from test_servers import measured as two_servers
+from undisturbed import undisturbed
 from virtoll.analysis import scaling
 from virtoll.analysis.sizing import Asked, Deployment, Price, size
 from virtoll.cli import main
 from virtoll.study.plan import make_plan
-from virtoll.trial import ramping
 
 HOST = Asked(users=2000, headroom=0.3, host_cpus=8, host_memory_bytes=16 * GIB)
 
@@ -316,7 +316,7 @@ def test_nothing_valid_ends_with_1_and_says_why(tmp_path: Path, capsys: pytest.C
 @pytest.fixture(scope="module")
 def ramped(tmp_path_factory: pytest.TempPathFactory) -> Any:
     patch = pytest.MonkeyPatch()
-    patch.setattr(ramping, "losses", lambda _lab: {})
+    undisturbed(patch)
     yield conference(tmp_path_factory.mktemp("plan") / "run").path
     patch.undo()
 

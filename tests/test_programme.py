@@ -13,6 +13,7 @@ import pytest
 from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError, StudyError
+from virtoll.lab.others import Look
 from virtoll.monitor import Monitor
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed, probes
 from virtoll.probes.bulk import BulkSettings
@@ -25,7 +26,7 @@ from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial import audit, experiment, limits, proofs
+from virtoll.trial import audit, disturbance, experiment, limits, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.experiment import LabExperiment, _aside
 from virtoll.trial.notes import Notes, to_the_end
@@ -145,6 +146,7 @@ class Doubles:
         monkeypatch.setattr(experiment, "shaped", lambda *_: nullcontext())
         monkeypatch.setattr(experiment, "hogs", lambda *_: nullcontext())
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
+        monkeypatch.setattr(disturbance, "_look", lambda *_: Look(0, None, 1))
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: self.measured())
         monkeypatch.setattr(limits, "of_limits", self.of_limits)

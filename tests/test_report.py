@@ -152,6 +152,32 @@ def test_a_service_that_is_not_steady_within_its_trials_is_told(rates: tuple[int
     assert [word for word in told if word in said[0]] == told if told else said == []
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ([{"cpus": 0.05, "bound": 0.15}] * 4, ""),
+        (
+            [{"cpus": 1.538, "bound": 0.15}, {"cpus": 0.2, "bound": 0.15}, {"cpus": 0.0, "bound": 0.15}, None],
+            "1.54 2 3",
+        ),
+        ([None, "much", {"cpus": "9"}, {"cpus": None, "bound": 0.1}], ""),
+    ],
+)
+def test_what_other_work_took_beside_trials_is_told(tmp_path: Path, facts: list[Any], told: str) -> None:
+    """Whatever the load was when the run began; a run from elsewhere may hold anything."""
+    found = find(write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER))))
+    records = [record for record in found.run.records if record.status == "valid"]
+    for record, fact in zip(records, [*facts, *[None] * len(records)], strict=False):
+        record.facts.update({} if fact is None else {"others": fact})
+    said = [words for words in reservations(found) if words.startswith("other work on this machine")]
+    if not told:
+        assert said == []
+        return
+    most, took, known = told.split()
+    words = f"took up to {most} of the CPUs that were measured with, in {took} of {known} trials:"
+    assert said[0].startswith(f"other work on this machine {words}")
+
+
 def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:
     drawn = page[page.index("<main>") :]
     for light, _ in pairs(styles(find(run_directory).matrix.arms)):

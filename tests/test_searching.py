@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from test_experiment import WELL, LoadDouble, ServiceDouble, Stage, watched
+from undisturbed import undisturbed
 from virtoll.errors import TrialError
 from virtoll.fakes import FakeLoad
+from virtoll.lab.others import Look
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.http import HttpLoad, HttpSettings
@@ -302,7 +304,7 @@ def test_datagrams_that_the_generators_kernel_threw_away_blame_the_generator() -
     ("cpu_ns", "lost", "limit"),
     [
         (10**9, "", "it used 100% of its 1 CPU"),
-        (10**8, "3 sut gen0 rx_dropped", "the wiring lost 3 sut gen0 rx_dropped"),
+        (10**8, *["the wiring lost 3 sut gen0 rx_dropped"] * 2),
         (10**8, "", ""),
     ],
 )
@@ -508,7 +510,7 @@ class SearchStage(Stage):
 
 
 def proved(monkeypatch: pytest.MonkeyPatch, directory: Path, **told: Any) -> tuple[Notes, dict[str, Check]]:
-    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
     stage = SearchStage(watched(told.pop("used", WELL)), aggressor="", **told)
     (notes,) = stage.perform(monkeypatch, directory)
     windows = [what for what in stage.log if what == "load"]
@@ -563,7 +565,7 @@ def test_what_our_wiring_loses_in_a_window_is_no_fault_of_the_service(
 ) -> None:
     """Each window loses a packet: those that met the objective did so all the same."""
     dropped = itertools.count(1)
-    monkeypatch.setattr(searching, "losses", lambda _lab: {"sut gen0 rx_dropped": next(dropped)})
+    undisturbed(monkeypatch, lambda: {"sut gen0 rx_dropped": next(dropped)})
     stage = SearchStage(watched(WELL), aggressor="")
     (notes,) = stage.perform(monkeypatch, tmp_path)
     assert notes.measured is not None
@@ -575,12 +577,36 @@ def test_what_our_wiring_loses_in_a_window_is_no_fault_of_the_service(
     assert "the wiring lost nothing" not in {check.name for check in notes.checks}, "an overload may overflow it"
 
 
+def test_what_other_work_took_in_a_window_is_no_fault_of_the_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with what the wiring lost; and of the whole trial it is noted."""
+    undisturbed(monkeypatch)
+    now_ns = itertools.count(0, 10**9)
+
+    def look() -> Look:  # half of the time of one CPU
+        at_ns = next(now_ns)
+        return Look(at_ns, at_ns / 2e9, 1)
+
+    stage = SearchStage(watched(WELL), aggressor="", look=look)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    knee = notes.measured.knee
+    assert knee is not None
+    assert knee.ended == "beyond generator"
+    told = {step.limit for step in knee.steps if step.missed}
+    assert told == {"other work on this machine took 0.50 CPUs meanwhile"}
+    assert not {step.limit for step in knee.steps if not step.missed} - {""}
+    assert notes.facts["others"]["cpus"] == 0.5
+    assert 0.1 < notes.facts["others"]["bound"] < 0.25
+
+
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_who_stayed_for_the_next_window_goes_where_it_is_not_the_searchs_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rounds: int
 ) -> None:
     """Others are measured in rotation, and then come the proofs."""
-    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
     stage = SearchStage(watched(WELL), aggressor="", rounds=rounds)
     stage.perform(monkeypatch, tmp_path)
     log = [what for what in stage.log if what in ("load", "rest", "verify")]
@@ -591,7 +617,7 @@ def test_who_stayed_for_the_next_window_goes_where_it_is_not_the_searchs_own(
 
 def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As many rounds as the search has windows, whatever the rotation's own number is."""
-    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
     stage = SearchStage(watched(WELL), aggressor="", rounds=2)
     (notes,) = stage.perform(monkeypatch, tmp_path)
     assert notes.measured is not None
@@ -607,9 +633,8 @@ def test_one_that_has_found_its_knee_is_watched_until_the_others_have(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It may have had its last window, of an overload, long before: that it was idle since is proved as well."""
-    monkeypatch.setattr(searching, "losses", lambda _lab: {})
     turns: list[int] = []
-    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    undisturbed(monkeypatch)
     monkeypatch.setattr(proofs, "of_idleness", lambda _notes, _watched, windows, at: turns.extend((len(windows), *at)))
     stage = SearchStage(watched(WELL), aggressor="", rounds=2)
     stage.perform(monkeypatch, tmp_path)

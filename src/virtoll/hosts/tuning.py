@@ -322,7 +322,7 @@ class Awake(Knob):
         it. And below virtoll's own group the loops would weigh as much as all of virtoll. They are one level deeper:
         from a root of whose children none hands a controller on systemd takes it back, and cpu.idle with it.)
         """
-        name = f"virtoll-awake-{secrets.token_hex(2)}"
+        name = f"{_AWAKE}{secrets.token_hex(2)}"
         ledger.keep("cgroup", name)
         loops = cgroup.make(cgroup.hierarchies(), f"{name}/loops")
         is_idle = Setting(loops.directory("cpu").parent / "cpu.idle", "0", "1")
@@ -346,6 +346,14 @@ class Awake(Knob):
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
         kept = {change.purpose for change in changes if isinstance(change, Keeper)}
         return kept >= {_keeps_awake(cpu) for cpu in os.sched_getaffinity(0)}
+
+
+_AWAKE = "virtoll-awake-"
+
+
+def groups_awake(layout: cgroup.Hierarchies) -> list[str]:
+    """The control groups of the loops that keep CPUs awake."""
+    return sorted({path.name for root in set(layout.mounts.values()) for path in root.glob(f"{_AWAKE}*")})
 
 
 def _keeps_awake(cpu: int) -> str:

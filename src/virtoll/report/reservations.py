@@ -12,7 +12,15 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.record.model import GENERATOR_HEADROOM, HEADROOM_FOR_ALL, ORIGIN_HEADROOM, Measured, TrialRecord, Window
+from virtoll.record.model import (
+    GENERATOR_HEADROOM,
+    HEADROOM_FOR_ALL,
+    ORIGIN_HEADROOM,
+    OTHERS,
+    Measured,
+    TrialRecord,
+    Window,
+)
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -28,7 +36,8 @@ def reservations(findings: Findings) -> list[str]:
 
 def how_to_read(findings: Findings) -> list[str]:
     """Those that are of its valid trials."""
-    return [*_unsaturated(findings), *_short(findings), *_unsteady(findings), *_noted(findings)]
+    told = (_disturbed, _unsaturated, _short, _unsteady, _noted)
+    return [sentence for each in told for sentence in each(findings)]
 
 
 def cautions(findings: Findings) -> list[str]:
@@ -70,6 +79,29 @@ def _failing(findings: Findings) -> list[str]:
         for arm in findings.matrix.arms
         if (failed := findings.matrix.failed(arm))
     ]
+
+
+def _disturbed(findings: Findings) -> list[str]:
+    """Trials beside which other work took more of the lab's CPUs than chance and daemons explain."""
+    valid = [record for record in findings.run.records if record.status == "valid"]
+    known = [told for record in valid if (told := _others(record)) is not None]
+    took = [cpus for cpus, bound in known if cpus >= bound]
+    if not took:
+        return []
+    return [
+        f"other work on this machine took up to {max(took):.2f} of the CPUs that were measured with, in {len(took)} of "
+        f"{len(known)} trials: it makes intervals wider, and may have been why a service missed an objective. End it, "
+        "and measure anew what you go by"
+    ]
+
+
+def _others(record: TrialRecord) -> tuple[float, float] | None:
+    """What they took and what is nothing to speak of, CPUs on average; None where it is not known."""
+    told = record.facts.get(OTHERS)
+    if not isinstance(told, dict):
+        return None
+    cpus, bound = told.get("cpus"), told.get("bound")
+    return (cpus, bound) if isinstance(cpus, int | float) and isinstance(bound, int | float) else None
 
 
 def _noted(findings: Findings) -> list[str]:

@@ -38,6 +38,7 @@ from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.company import company
 from virtoll.trial.deployer import Deployer
+from virtoll.trial.disturbance import OverAll
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.ramping import RampedService
@@ -340,6 +341,7 @@ class LabExperiment:
         self, instance: Instance, subject: Subject, treatment: Treatment, begin: Callable[..., None], notes: Notes
     ) -> Generator[None, None, Measured | Exception]:
         """What is told of its windows, in turn with others' where the treatment says so; of a victim, or why not."""
+        others = OverAll(self.deployer.lab, instance)
         if subject.first:
             yield from _aside(instance, treatment, rounds=subject.first)
         while True:
@@ -349,7 +351,8 @@ class LabExperiment:
                 subject.lead_in()
                 begin(wait=subject.awaits_neighbour)
                 self.monitor.mark()
-                told = _victims(subject, notes) if treatment.neighbour.aggressor else subject.measure(notes)
+                with others.counted(notes):
+                    told = _victims(subject, notes) if treatment.neighbour.aggressor else subject.measure(notes)
                 self.monitor.mark()
             if not subject.goes_on:
                 break

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from virtoll.lab.losses import losses
 from virtoll.loads import sights
 from virtoll.loads.base import Load, Measurement
 from virtoll.loads.watchers import failed_here
@@ -15,6 +14,7 @@ from virtoll.record.knee import Objective
 from virtoll.record.model import ALL_THERE, GENERATOR_HEADROOM, MISSED, STAYED, UNTOLD, VOID, Measured, Window
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
+from virtoll.trial.disturbance import Since
 from virtoll.trial.notes import Notes
 from virtoll.trial.searching import in_the_way, lacking, overrun
 from virtoll.trial.subjects import DrivenService, tables_of
@@ -41,10 +41,10 @@ class RampedService(DrivenService):
         """The next level."""
         level = self.load.levels[len(self._measurements)]
         notes.on_phase(f"window at {level:,} {self.load.intensity.unit}")
-        before = losses(self.lab)
+        since = Since.now(self.lab, self.instance)
         self._measurements.append(self.session.measure(intensity=level))
-        lost = proofs.what_was_lost(before, losses(self.lab))
-        if why := void(self._measurements[-1], self.load, self.client.cpus, lost):
+        others, lost = since.by_others(), since.by_the_wiring()
+        if why := void(self._measurements[-1], self.load, self.client.cpus, lost, others):
             self._void[str(level)] = why
         elif late := untold(self._measurements[-1].window):
             self._untold[str(level)] = late
@@ -87,23 +87,25 @@ class RampedService(DrivenService):
         _of_work(notes, measured.unit, measured.windows)
 
 
-def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
+def void(measurement: Measurement, load: Load, cpus: int, lost: str, others: str = "") -> str:
     """Why a level tells of our own side, and not of the service; "" where it tells of the service. ``lost``: what the
-    wiring lost meanwhile, in words.
+    wiring lost meanwhile, ``others``: what other work took of the CPUs, in words.
 
-    That the generator was late voids a level of which it may be the cause that it missed the objective. Where all was
-    met it did no harm but to the joins' times, which are not told then, and to what is `untold`. A level is void, too,
-    of which nothing was missed but what our own browsers failed to tell.
+    That the generator was late voids a level of which it may be the cause that it missed the objective, and so does
+    other work. Where all was met it did no harm but to the joins' times, which are not told then, and to what is
+    `untold`. A level is void, too, of which nothing was missed but what our own browsers failed to tell.
     """
     window = measurement.window
     if lost:
-        return f"the wiring lost {lost}"
+        return lost
     if why := overrun(window, load, cpus) or lacking(window, load):
         return why
     objectives = [parse(text, load.quantities) for text in load.kept]
     texts = missed_by(objectives, measurement, load.request)
     if objectives and not texts:
         return ""
+    if texts and others:
+        return others
     values: dict[str, float | None] = {}
     bad = []
     for each in objectives:

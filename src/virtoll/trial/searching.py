@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtoll.errors import TrialError
-from virtoll.lab.losses import losses
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
@@ -19,6 +18,7 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     STAYED,
+    WAKES,
     WENT_ON,
     Events,
     Measured,
@@ -29,6 +29,7 @@ from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_o
 from virtoll.study.model import Knee, Rotation
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs, several
+from virtoll.trial.disturbance import Since
 from virtoll.trial.lengths import Length
 from virtoll.trial.notes import Notes
 from virtoll.trial.subjects import DrivenService, tables_of
@@ -59,14 +60,15 @@ class KneeSearch:
         """The next window in words."""
         return "" if self.asked is None else f"window at {self.asked.intensity:,.6g} {self._load.intensity.unit}"
 
-    def measure(self, session: Session, lost: Callable[[], str] = str) -> None:
-        """The next window. ``lost``: what our own wiring lost meanwhile, in words, is asked where something is missed.
+    def measure(self, session: Session, disturbed: Callable[[], str] = str) -> None:
+        """The next window. ``disturbed``: what was in the way meanwhile besides the generator, in words, is asked where
+        something is missed.
 
         TrialError where it cannot be told whether a window meets the objective.
         """
         assert self.asked is not None
         measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
-        step = self._judged(self.asked, measurement, lost)
+        step = self._judged(self.asked, measurement, disturbed)
         if step.told != "met":
             session.rest()  # what an overload left of a crowd would be told of the next window
         self._measurements.append(measurement)
@@ -76,7 +78,7 @@ class KneeSearch:
         except StopIteration as end:
             self._found, self.asked = end.value, None
 
-    def _judged(self, asked: Asked, measurement: Measurement, lost: Callable[[], str]) -> record.Step:
+    def _judged(self, asked: Asked, measurement: Measurement, disturbed: Callable[[], str]) -> record.Step:
         window = measurement.window
         values, untold = self._told(measurement)
         bad = missed([each for each in self._objectives if each.metric in values], values)
@@ -94,8 +96,8 @@ class KneeSearch:
             texts = [ALL_THERE]
         if not texts:
             limit = lacking(window, self._load)
-        elif dropped := lost():
-            limit = f"the wiring lost {dropped}"
+        elif disturbance := disturbed():
+            limit = disturbance
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
         told: record.Told = "generator" if limit else "not met" if texts else "met"
@@ -149,6 +151,7 @@ def in_the_way(
         return why
     late = several.those(window, load.request, proofs.sent_too_late)
     is_late = events is not None and (bool(late) or proofs.sent_too_late(events) or _may_be_few(bad, values, events))
+    is_late &= _hold_lateness(window, bad)
     if events is not None and is_late and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         sent += f" (too many by {several.named(late)})" if late else ""
@@ -158,6 +161,14 @@ def in_the_way(
     if few := _users_were_few(window, load, bad):
         return few
     return proofs.read_too_late(window) if load.loop == "open" else ""
+
+
+def _hold_lateness(window: Window, bad: Sequence[record.Objective]) -> bool:
+    """Whether all that was missed would be better, had requests been sent in time. Those of viewers and of participants
+    begin what they watch for long: how late they began has a start-up or a join take longer and nothing else, and how
+    late they read, or send, is counted by itself.
+    """
+    return WAKES not in window.counts or all(quantile_of(each) is not None for each in bad)
 
 
 def _may_be_few(bad: Sequence[record.Objective], values: Mapping[str, float | None], events: Events) -> bool:
@@ -270,8 +281,7 @@ class SearchedService(DrivenService):
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
         notes.on_phase(self.search.words)
-        before = losses(self.lab)
-        self.search.measure(self.session, lambda: proofs.what_was_lost(before, losses(self.lab)))
+        self.search.measure(self.session, Since.now(self.lab, self.instance).words)
         if self.rotation is not None or not self.goes_on:  # others' turns, or proofs, are next
             self.session.rest()
         notes.measured = self.search.measured()
