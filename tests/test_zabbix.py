@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -141,6 +142,27 @@ def test_hosts_have_names_that_zabbix_takes_and_each_its_own(tmp_path: Path) -> 
     named = zabbix.hosts(run)
     assert named["lxc+routed", ""] == "lxc-routed"
     assert {named[text[0], ""], named[text[1], ""]} == {"native-host again", "native-host again_"}
+
+
+def test_what_several_machines_measured_at_the_same_time_is_told_of_each(tmp_path: Path) -> None:
+    """Of one host's name a chart would leap between the two from one second to the next."""
+    run = written(tmp_path)
+
+    def on(trial: dict[str, Any]) -> dict[str, Any]:
+        return trial | {"host": f"node{trial['block']}"}
+
+    plan = json.loads((run / "plan.json").read_text())
+    plan["trials"] = [on(trial) for trial in plan["trials"]]
+    (run / "plan.json").write_text(json.dumps(plan))
+    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    sealed = [record | {"trial": on(record["trial"])} for record in lines]
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in sealed))
+    held: dict[tuple[str, str], Callable[[float], float]] = {("instance", "memory.usage_bytes"): lambda _t: 5}
+    for number, record in enumerate(sealed):
+        if record["trial"]["arm"]["label"] == "native+host":
+            sampled(run, "outside", held, [0.0, 1.0], number=number)
+    assert {host for host, *_ in told(run)} == {"native-host node1", "native-host node2"}
+    assert "docker-routed node2" in zabbix.hosts(read_run(run)).values()
 
 
 def test_the_verb_prints_lines_and_says_how_to_send_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

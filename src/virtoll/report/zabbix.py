@@ -2,8 +2,8 @@
 history so.
 
 A line for each value, as zabbix_sender(1) reads with --with-timestamps and --with-ns: host, key, seconds and
-nanoseconds since the epoch, value. A host is an arm (with its server, where a study has several); its keys are of
-trapper items:
+nanoseconds since the epoch, value. A host is an arm (with its server, where a study has several, and with the machine
+that measured it, where several did so: they did at the same time); its keys are of trapper items:
 
     virtoll.cpu.util[host]      % of one CPU that the instance used, as the host books it
     virtoll.cpu.util[inside]    % of one CPU that is busy, as an agent inside sees it
@@ -24,7 +24,7 @@ import numpy as np
 
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.usage import others_beside
-from virtoll.record.model import SERVER, TrialRecord
+from virtoll.record.model import SERVER, PlannedTrial, TrialRecord
 
 STEP_NS = 10**9  # between two values of a series, at the least
 _APART_NS = 10**9  # samples farther apart belong to two stretches: in between nobody looked
@@ -59,14 +59,22 @@ _ITEMS = (
 KEYS = tuple(item.key for item in _ITEMS)
 
 
-def hosts(run: Run) -> dict[tuple[str, str], str]:
-    """What each arm of the plan, and server ("" of one alone), is called in Zabbix."""
-    return called((trial.arm.label, str(trial.condition.get(SERVER, ""))) for trial in run.plan.trials)
+def hosts(run: Run) -> dict[tuple[str, ...], str]:
+    """What each arm of the plan is called in Zabbix, by its label and server ("" of one alone), and where several
+    machines measured it by which of them.
+    """
+    return called(_whose(run, trial) for trial in run.plan.trials)
 
 
-def called(arms: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """What arms, and their servers, are called, by what a host's name may hold."""
-    found: dict[tuple[str, str], str] = {}
+def _whose(run: Run, trial: PlannedTrial) -> tuple[str, ...]:
+    """Whose values a trial's are."""
+    where = (trial.host,) if len(set(run.plan.hosts.values())) > 1 else ()
+    return trial.arm.label, str(trial.condition.get(SERVER, "")), *where
+
+
+def called(arms: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """What arms, their servers and machines are called, by what a host's name may hold."""
+    found: dict[tuple[str, ...], str] = {}
     for whose in arms:
         name = _NOT_IN_A_NAME.sub("-", " ".join(filter(None, whose)).translate(_BRACKETS))
         while whose not in found and name in found.values():
@@ -103,7 +111,7 @@ def lines(run: Run) -> Iterator[str]:
     for record in run.records:
         if record.status != "valid" or not record.phases:
             continue
-        host = named[record.trial.arm.label, str(record.trial.condition.get(SERVER, ""))]
+        host = named[_whose(run, record.trial)]
         epoch_ns = _epoch_ns(record, turns[_turn(record)])
         samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
         carry_others = bool(others_beside(record, run))
