@@ -613,13 +613,15 @@ class Conferring(FakeExperiment):
 TOLLS = {"native": 1.0, "docker": 1.1, "lxc": 1.3, "kvm": 1.2}
 
 
-def run_of(directory: Path, text: str = TEXT, **fake: Any) -> RunDirectory:
+def run_of(
+    directory: Path, text: str = TEXT, kind: Callable[..., Conferring] = Conferring, **fake: Any
+) -> RunDirectory:
     of = study(text)
     kept = ("native", "docker", "lxc", "kvm")
     arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
     plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
     run = RunDirectory.create(directory, document.as_json(of), plan, fake_environment())
-    execute(run, Conferring(TOLLS, of=of, knees={"kvm": 30}, **fake), Quiet())
+    execute(run, kind(TOLLS, of=of, knees={"kvm": 30}, **fake), Quiet())
     return run
 
 
@@ -969,9 +971,38 @@ def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: No
 def test_the_method_says_that_levels_share_a_deployment(directory: Path) -> None:
     words = words_of(build_report(directory))
     assert "all levels are measured on that instance" in words
+    assert "A ramp is one session" in words
     assert "on an instance made for that trial" not in words
     assert "Latency is of a join. Throughput" in words
     assert "Every native trial's CPU of the server" in words.replace("&#39;", "'")
+
+
+@dataclass
+class EachByItself(Conferring):
+    """A conference of its own for each number of participants."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        load = ParticipantsLoad(settings_of(ParticipantsLoad.Settings, "load", self.of.values(trial.condition)))
+        yield
+        with notes.phase("window"):
+            measured = load.measured([InNoTime(load).measure(intensity=load.settings.participants)])
+        notes.measured = measured
+        notes.tables |= {
+            side: samples_table(_seen(measured, side, self._toll(trial), self.at_most))
+            for side in ("outside", "inside")
+        }
+        yield
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_where_each_number_of_participants_has_a_conference_of_its_own_no_ramp_is_told(tmp_path: Path) -> None:
+    """The page said of one run that nobody left between levels, and that each was on an instance of its own."""
+    text = re.sub(r"(levels|objective) = .*\n", "", TEXT)
+    text = text.replace("[limits]", '[factors]\n"load.participants" = [10, 20, 40]\n[limits]')
+    words = words_of(build_report(run_of(tmp_path / "run", text, kind=EachByItself).path))
+    assert "How much CPU does the server take" in words
+    assert "on an instance made for that trial alone" in words
+    assert "A ramp is one session" not in words
 
 
 def test_the_axis_holds_all_levels_though_a_ratio_is_known_of_one_alone() -> None:

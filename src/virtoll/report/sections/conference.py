@@ -134,9 +134,9 @@ class Conference(Section):
         made = [differences(of, _ALONG), added(of, _ALONG), _carried(findings)]
         return [table.placed(table.caption) for table in made if table is not None]
 
-    def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
-        """What a level is."""
-        return [_LEVELS]
+    def method(self, findings: Findings) -> list[str]:
+        """What a level of a ramp is."""
+        return [_LEVELS] if findings.run.parts else []
 
 
 def _void_words(findings: Findings) -> list[str]:
