@@ -423,6 +423,10 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 2 on"),
+        (
+            ("levels = [10, 40, 80, 120, 160, 200, 240, 280, 320, 340]\n", ""),
+            "held against the levels of a ramp, and there are",
+        ),
         (("webcams = 8", 'webcams = 8\ncodec = "vp9"'), "'vp9' is not one of 'vp8', 'h264'"),
         (
             ("participants = 400", "participants = 339"),
@@ -470,7 +474,7 @@ def test_who_would_speak_where_nobody_mixes_is_refused(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("built")
 def test_a_search_begins_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """One who is alone sees nothing, of which no objective says anything: each trial would fail, once deployed."""
-    ramp = re.search(r"levels = .*\n", TEXT)
+    ramp = re.search(r"levels = .*\nobjective = .*\n", TEXT)
     assert ramp is not None
     search = '[knee]\nobjective = ["frozen < 1 %"]\nmost = 300\n[limits]'
     text = TEXT.replace(ramp[0], "").replace("[limits]", search)

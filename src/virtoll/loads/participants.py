@@ -189,6 +189,10 @@ class ParticipantsLoad(Load):
             what = f"a ramp goes up from {LEAST} on, and {', '.join(map(str, levels))} does not"
             remedy = "write them in ascending order; one who is alone has nobody to watch"
             problems.append(Problem(what, "[load] levels", remedy))
+        if self.settings.objective and not levels:
+            what = "an objective is held against the levels of a ramp, and there are none"
+            remedy = "write levels; or search for the largest number of participants under it: [knee] objective"
+            problems.append(Problem(what, "[load] objective", remedy))
         if levels and (long_s := self._ramp_s) > _LONGEST_S:
             what = f"the ramp would last {long_s:,.0f} s, and {_LONGEST_S} s can be watched"
             problems.append(Problem(what, "[load] levels", "compress time, take fewer levels or shorter windows"))
