@@ -31,6 +31,7 @@ from virtoll.record.objective import missed, parse
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
+from virtoll.report.drawing import WIDE
 from virtoll.report.findings import find
 from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
@@ -636,6 +637,29 @@ def test_what_a_window_could_not_tell_is_not_drawn_as_worse_than_any(tmp_path: P
     rows = [row for arm in findings.arms for row in _rows(findings, arm, condition, "latency_p99_ms")]
     assert {row["what"] for row in rows} == {"met", "knee"}
     assert None not in {row["value"] for row in rows}
+
+
+def test_of_what_more_is_better_a_window_in_vain_is_drawn_below_all_others(tmp_path: Path) -> None:
+    """It was drawn at the upper edge, above the bound, as the best; and the axis was called "goodput_mbit_per"."""
+    text = TEXT.replace("blocks = 6", "blocks = 2")
+    made = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path
+    bound = {"text": "goodput > 0.8", "metric": "goodput_mbit_per_s", "better": "more", "bound": 0.8, "unit": "Mbit/s"}
+    records = [json.loads(line) for line in (made / "trials.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        knee = record["measured"]["knee"]
+        knee["objective"] = [bound]
+        for step in knee["steps"]:
+            step["values"] = {bound["metric"]: None if step["missed"] else 0.9}
+            step["missed"] = [bound["text"]] if step["missed"] else []
+    (made / "trials.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    (figure,) = KneeSection().figures(find(made))
+    assert "at the lower edge lies what is worse than any value" in figure.caption
+    drawn = json.dumps(figure.draw(WIDE).to_dict())
+    assert '"title": "goodput [Mbit/s]"' in drawn
+    (rows,) = re.findall(r'"(arm,panel,x,value,what[^"]*)"', drawn)
+    each = [row.split(",") for row in rows.split("\\n")[1:] if row]
+    assert {value for *_, value, what in each if what == "missed"} == {"0.0"}
+    assert {value for *_, value, what in each if what == "met"} == {"0.9"}
 
 
 @pytest.mark.usefixtures("undrawn")

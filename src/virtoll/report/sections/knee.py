@@ -13,6 +13,7 @@ from virtoll.analysis.metrics import KNEE
 from virtoll.analysis.ratios import Toll
 from virtoll.record.knee import Knee, Objective
 from virtoll.record.model import Arm, Measured
+from virtoll.record.objective import short
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, plus_minus
@@ -236,14 +237,15 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
         return None
     log = objective.unit == "ms"
     extent = [min([objective.bound, *values]) / 1.5 if log else 0.0, max([objective.bound, *values]) * 1.5]
+    edge, worst = ("upper", extent[1]) if objective.better == "less" else ("lower", extent[0])
     for row in rows:
-        row["value"] = extent[1] if row["value"] is None else max(extent[0], row["value"])
+        row["value"] = worst if row["value"] is None else max(extent[0], row["value"])
     draw = _chart(findings, arms, rows, objective, extent, log=log)
     caption = (
         f"The windows of all searches, at their intensities from a {_IN_WORDS} of the lowest knee on; dashed: "
         f"{objective.text}. Filled marks met the whole objective, rings did not, or tell nothing of the service, for "
-        f"the generator was in the way; at the upper edge lies what is among "
-        f"the failed. Upright lines: the knees, geometric means over blocks. "
+        f"the generator was in the way; at the {edge} edge lies what is worse than any value, for it is among the "
+        f"failed, or nobody was served. Upright lines: the knees, geometric means over blocks. "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )
     panels = {row["panel"] for row in rows}
@@ -282,7 +284,7 @@ def _chart(
         x = alt.X("x:Q").scale(type="log", nice=False, padding=8)
         x = x.axis(title=findings.headline.unit, format=",~r", tickCount=8, labelOverlap="greedy")
         scale = alt.Scale(type="log" if log else "linear", domain=extent, nice=False)
-        name = f"{objective.metric.rpartition('_')[0]} [{objective.unit}]"
+        name = short(objective.metric) + (f" [{objective.unit}]" if objective.unit else "")
         marks = log_ticks(*extent) if log else alt.Undefined
         y = alt.Y("value:Q").scale(scale).axis(title=name, format=",~r", values=marks, domain=False)
         key = legend([arm.label for arm in arms], layout.width - 70, symbolOpacity=1)
