@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,29 @@ def _measured(load: str, viewers: int, at: int) -> Measured:
     )
 
 
-def run_of(directory: Path, work: str = SERVERS, levels: str = "[1, 2, 3, 4, 5]", **more: str) -> RunDirectory:
-    text = STUDY.replace("WORK", work).replace("LEVELS", levels)
-    for before, after in more.items():
-        text = text.replace(before, after)
+@dataclass
+class Unpaced(Crowds):
+    """Viewers who read as fast as they can."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        for step in super().perform(trial, notes):
+            if notes.measured is not None:
+                notes.measured = notes.measured.model_copy(update={"loop": "closed"})
+            yield step
+
+
+def run_of(
+    directory: Path,
+    work: str = SERVERS,
+    levels: str = "[1, 2, 3, 4, 5]",
+    along: str = "load.viewers",
+    kind: Callable[..., Crowds] = Crowds,
+) -> RunDirectory:
+    text = STUDY.replace("WORK", work).replace("LEVELS", levels).replace("load.viewers", along)
     of = read_study(text, "crowds.toml", catalogue())
     plan = make_plan(of, [entry.arm for entry in of.arms], dict.fromkeys(TOLLS, 1.0))
     run = RunDirectory.create(directory, document.as_json(of), plan, fake_environment())
-    assert execute(run, Crowds(TOLLS, of=of), Quiet())
+    assert execute(run, kind(TOLLS, of=of), Quiet())
     return run
 
 
@@ -237,13 +253,20 @@ def test_what_does_not_vary_has_no_curve(tmp_path: Path) -> None:
 
 def test_requests_a_second_of_an_open_loop_are_levels_too(tmp_path: Path) -> None:
     work = '[service]\nname = "nginx"\n[load]\nname = "http"\nloop = "open"\nconnections = 9\n'
-    run = run_of(tmp_path / "run", work, '["10 /s", "20 /s", "40 /s"]', **{'"load.viewers"': '"load.rate"'})
+    run = run_of(tmp_path / "run", work, '["10 /s", "20 /s", "40 /s"]', "load.rate")
     findings = find(run.path)
     assert level_path(findings.run) == "load.rate_per_s"
     (added,) = [table for table in Levels().tables(findings) if table.name == "levels-added"]
     assert added.caption == "What each further start-up a second takes"
     native = next(row for row in added.rows if row[0].text == "native+host")
     assert native[3].text == "80.00 ± 0"
+
+
+def test_of_a_closed_loop_nothing_is_told_of_what_each_further_one_takes(tmp_path: Path) -> None:
+    """Unpaced viewers read as fast as they can: any number of them has the server at its limit, and a slope is none."""
+    run = run_of(tmp_path / "run", ALONE.replace('"viewers"', '"viewers"\npaced = false'), kind=Unpaced)
+    names = [table.name for table in Levels().tables(find(run.path))]
+    assert names == ["levels-differences"]
 
 
 def test_the_report_shows_curves_and_what_each_further_viewer_takes(alone: Path) -> None:

@@ -183,10 +183,12 @@ def _largest(tolls: list[Toll], paths: tuple[str, ...]) -> Cell:
 
 
 def added(whose: Mapping[str, Findings], along: Along) -> Table | None:
-    """What each further one takes, of each server ("" where there is one) that was loaded at three levels."""
+    """What each further one takes, of each server ("" where there is one) that was loaded at three levels. Not of a
+    closed loop: with any number of those who ask as fast as they are answered it is at its limit.
+    """
     rows, told = [], []
     for server, findings in whose.items():
-        if len(findings.matrix.levels(along.path)) < 3 or others(findings, along):
+        if len(findings.matrix.levels(along.path)) < 3 or others(findings, along) or "closed" in findings.loops:
             continue
         told.append(findings)
         for arm in findings.arms:
