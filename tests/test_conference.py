@@ -799,6 +799,9 @@ def test_the_report_tells_what_participants_hear(tmp_path: Path) -> None:
 def test_the_papers_statements_are_judged_or_said_not_to_be_measured_here(directory: Path) -> None:
     papers = {paper.paper.name: paper for paper in find(directory).papers}
     assert set(papers) == {"conference-kvm-openvz-lxc", "conference-kvm-openvz"}
+    statements = [each.statement for each in papers["conference-kvm-openvz-lxc"].statements]
+    above = {each.under for each in statements if "very above the values of KVM and OpenVZ" in each.quote}
+    assert above == {"kvm", "openvz"}, "it says so of both"
     words = words_of(build_report(directory))
     assert "KVM presented CPU usage difference peak 19.2 % higher than OpenVZ" in words
     assert "not measured here" in words
