@@ -25,6 +25,7 @@ from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import (
     ALL_THERE,
+    BROWSER,
     DROPPED,
     GENERATOR_HEADROOM,
     JOINED,
@@ -336,6 +337,36 @@ def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
     with pytest.raises(TrialError, match="does not tell what became of what it asked for") as caught:
         searched(Scripted(within=untold))
     assert caught.value.problem.where == "[knee] objective, 1 requests/s"
+
+
+@pytest.mark.parametrize(("kind", "is_ours"), [("crashed", True), ("no picture", False)])
+def test_browsers_of_ours_that_failed_tell_a_bound_and_what_they_were_served_fails_the_trial(
+    kind: str, is_ours: bool
+) -> None:
+    """The trial failed, and longer windows were to help against a Chromium that had crashed."""
+    quantities = {"browser_frozen_percent": Quantity("Streams that stand still", "%", "less")}
+
+    def of(at: float, kind: str) -> Measurement:
+        some, failures = measured_at(at, FAST), {kind: 1} if kind else {}
+        told = Events(intended=1, offered=1, completed=1 - len(failures), failures=failures, censored=len(failures))
+        values = {} if kind else {"browser_frozen_percent": 0.0}
+        events = {**some.window.events, BROWSER: told}
+        return replace(some, window=some.window.model_copy(update={"values": values, "events": events}))
+
+    session = Scripted(lambda at: of(at, kind), lambda at: of(at, ""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeLoad, "quantities", quantities)
+        asked = replace(KNEE, objective=("browser_frozen < 1 %",))
+        if not is_ours:
+            with pytest.raises(TrialError, match="browser_frozen_percent was not told"):
+                searched(session, asked)
+            return
+        knee = searched(session, asked).knee
+    assert knee is not None
+    assert knee.ended == "beyond generator"
+    assert knee.lower is not None
+    assert knee.lower <= 50
+    assert {step.limit for step in knee.steps} == {"", "its browsers told nothing: 1 crashed"}
 
 
 def with_views(measurement: Measurement, failures: dict[str, int]) -> Measurement:

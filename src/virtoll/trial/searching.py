@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtoll.errors import TrialError
+from virtoll.loads import sights
 from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.watchers import failed_here
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
 from virtoll.record.model import (
@@ -86,7 +88,8 @@ class KneeSearch:
         texts += [STAYED] * proofs.some_were_cut_off(window)
         never_came = proofs.some_never_began(window, self._load.request)
         texts += [ALL_THERE] * (never_came or proofs.some_were_not_in(window, self._objectives))
-        if untold and not texts:
+        browsers = self._why_browsers_told_nothing(window, values)
+        if untold and not texts and not browsers:
             raise TrialError(
                 f"whether a window meets the objective cannot be told: {untold}",
                 where=f"[knee] objective, {asked.intensity:g} {self._load.intensity.unit}",
@@ -95,7 +98,7 @@ class KneeSearch:
         if not texts and not window.parts and proofs.some_were_not_there(window):
             texts = [ALL_THERE]
         if not texts:
-            limit = lacking(window, self._load)
+            limit = browsers or lacking(window, self._load)
         elif disturbance := disturbed():
             limit = disturbance
         else:
@@ -113,6 +116,11 @@ class KneeSearch:
             except ValueError as error:
                 untold = untold or str(error)
         return values, untold
+
+    def _why_browsers_told_nothing(self, window: Window, values: Mapping[str, float | None]) -> str:
+        """Where what browsers were to tell is all that is not known of the objective, and they failed by themselves."""
+        unknown = {each.metric for each in self._objectives} - values.keys()
+        return failed_here(window) if unknown and unknown <= sights.QUANTITIES.keys() else ""
 
     def measured(self) -> Measured:
         """The record of all so far; once the search has ended, with what it found."""
