@@ -963,6 +963,33 @@ def test_who_was_kept_out_or_cut_off_is_not_carried_under_another_objective_eith
     assert users == dict.fromkeys(users, [20.0] * len(matrix.blocks))
 
 
+def test_without_an_objective_a_level_at_which_some_were_kept_out_is_none_of_so_many_participants(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    """What thirty took was told as what sixty take, and who keeps users out as the one that serves them cheaply."""
+    levels = itertools.count()
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        is_first = next(levels) < len(LEVELS)
+        report["window"]["joined_at_end"] = 30 if level == 60 and is_first else level
+        report["leaves"]["failures"] = {"connection lost": level // 2 if level == 40 else 0}
+
+    text = re.sub(r"objective = .*\n", "", TEXT)
+    findings = find(run_of(tmp_path / "run", text, change=change).path)
+    matrix = findings.matrix
+    (_, at_20, at_40, at_60) = matrix.conditions
+    native = arm(findings, "native")
+    assert matrix.why_missing("server_cpus", native, at_40) == f"invalid: {STAYED}: not at 40 participants"
+    assert matrix.absolute("server_cpus", native, at_20) is not None
+    (first, *others) = [trial.record for trial in matrix.trials if trial.record.trial.condition[LEVEL] == 60]
+    assert (first.status, first.reason) == ("invalid", f"{ALL_THERE}: not at 60 participants")
+    assert {record.status for record in others} == {"valid"}
+    label = first.trial.arm.label
+    assert matrix.failed(next(each for each in matrix.arms if each.label == label), at_60).startswith(
+        "failed its users"
+    )
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: None) -> None:
     def change(level: int, report: dict[str, Any]) -> None:

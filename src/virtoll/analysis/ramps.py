@@ -3,7 +3,8 @@
 One session held all the levels of a ramp (`LEVELS`), so a deployment gives one value a level; that is what a trial at
 so many participants gives, too, and all that compares trials compares levels as well: ratios within a block, intervals
 over blocks. What is not independent is one level from the next, and nothing here takes them for repetitions of each
-other. A level that tells nothing of the service (`VOID`) is an invalid trial with that reason.
+other. A level that tells nothing of the service (`VOID`) is an invalid trial with that reason; and so is one at which
+too many participants were kept out or cut off, where there is no objective to be missed (`OWED`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,19 @@ from dataclasses import replace
 from typing import Any
 
 from virtoll.analysis.load import Run
-from virtoll.record.model import LEVEL, LEVELS, PROBE, UNTOLD, VOID, Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import (
+    LEVEL,
+    LEVELS,
+    OWED,
+    PROBE,
+    UNTOLD,
+    VOID,
+    Check,
+    Measured,
+    Plan,
+    PlannedTrial,
+    TrialRecord,
+)
 
 
 def unfolded(run: Run) -> Run:
@@ -61,6 +74,10 @@ def _records(run: Run, record: TrialRecord, parts: dict[str, tuple[str, tuple[in
                 told |= {"status": "failed", "reason": "it has no window at this level"}
             elif why := _void(record.measured, level):
                 told |= {"status": "invalid", "reason": why}
+            elif owed := _owed(record.measured, level):
+                broken = [Check(name=name, passed=False, detail=f"not at {level} participants") for name in owed]
+                reason = "; ".join(f"{check.name}: {check.detail}" for check in broken)
+                told |= {"status": "invalid", "reason": reason, "checks": [*record.checks, *broken]}
         yield record.model_copy(update=told)
 
 
@@ -85,6 +102,13 @@ def untold_at(measured: Measured, level: Any) -> Mapping[str, str]:
     found = by_level.get(str(level), {}) if isinstance(by_level, Mapping) else {}
     whys = found if isinstance(found, Mapping) else {}
     return {key: f"it may be the generator's own: {why}" for key, why in whys.items()}
+
+
+def _owed(measured: Measured | None, level: Any) -> list[str]:
+    """What it owed its participants at a level, and did not give."""
+    owed = {} if measured is None else measured.facts.get(OWED, {})
+    found = owed.get(str(level), []) if isinstance(owed, Mapping) else []
+    return [str(each) for each in found] if isinstance(found, list) else []
 
 
 def _void(measured: Measured | None, level: Any) -> str:

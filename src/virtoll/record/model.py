@@ -48,6 +48,8 @@ INTENSITIES = (LEVEL, "load.viewers", "load.rate_per_s")
 VOID = "void"
 # The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
 MISSED = "missed"
+# The same of a ramp without an objective: what the service owes its participants whatever is asked of it.
+OWED = "owed"
 # The same of each level's quantities that are none of the service's: by name, why.
 UNTOLD = "untold"
 # What an audit says of a limit where the instance is on a machine of the user's own.

@@ -11,7 +11,7 @@ from virtoll.loads.base import Load, Measurement
 from virtoll.loads.watchers import failed_here
 from virtoll.monitor import Watched
 from virtoll.record.knee import Objective
-from virtoll.record.model import ALL_THERE, GENERATOR_HEADROOM, MISSED, STAYED, UNTOLD, VOID, Measured, Window
+from virtoll.record.model import ALL_THERE, GENERATOR_HEADROOM, MISSED, OWED, STAYED, UNTOLD, VOID, Measured, Window
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
 from virtoll.trial.disturbance import Since
@@ -54,14 +54,16 @@ class RampedService(DrivenService):
         return notes.measured
 
     def _told(self) -> Measured:
-        """The record of all levels so far; with an objective, what each of them missed of it."""
+        """The record of all levels so far; what each of them missed of the objective, or without one of what any
+        service owes.
+        """
         measured, load = self.load.measured(self._measurements), self.load
         facts = {**measured.facts, VOID: dict(self._void), UNTOLD: dict(self._untold)}
-        if objectives := [parse(text, load.quantities) for text in load.kept]:
-            facts[MISSED] = {
-                str(level): missed_by(objectives, each, load.request)
-                for level, each in zip(load.levels, self._measurements, strict=False)
-            }
+        objectives = [parse(text, load.quantities) for text in load.kept]
+        facts[MISSED if objectives else OWED] = {
+            str(level): missed_by(objectives, each, load.request)
+            for level, each in zip(load.levels, self._measurements, strict=False)
+        }
         return measured.model_copy(update={"facts": facts})
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
