@@ -59,6 +59,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
 from virtoll.report.advice import Known, advise
 from virtoll.report.advising import as_text
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
@@ -625,7 +626,7 @@ def run_of(
     arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
     plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
     run = RunDirectory.create(directory, document.as_json(of), plan, fake_environment())
-    execute(run, kind(TOLLS, of=of, knees={"kvm": 30}, **fake), Quiet())
+    execute(run, kind(TOLLS, of=of, **{"knees": {"kvm": 30}, **fake}), Quiet())
     return run
 
 
@@ -988,6 +989,30 @@ def test_without_an_objective_a_level_at_which_some_were_kept_out_is_none_of_so_
     assert matrix.failed(next(each for each in matrix.arms if each.label == label), at_60).startswith(
         "failed its users"
     )
+
+
+@dataclass
+class AtOneCpu(Conferring):
+    """A server has CPU for 44 of native's participants, and never takes more, on whatever platform."""
+
+    def _toll(self, trial: PlannedTrial, probe: str = "") -> float:
+        self.at_most = 44 / TOLLS[trial.arm.platform]
+        scatter = 0.001 * (1 + trial.position % 5)
+        return super()._toll(trial, probe) * (1 + (scatter if trial.block % 2 else -scatter))
+
+
+def test_the_answer_is_told_of_the_levels_that_all_met_where_it_is_of_others_too(
+    tmp_path: Path, directory: Path, lost_nothing: None
+) -> None:
+    """A server at its limit takes no more: over all levels docker cost 7 %, and 10 % at all that it could serve."""
+    findings = find(run_of(tmp_path / "run", kind=AtOneCpu, knees={"kvm": 5, "lxc": 15}).path)
+    over_all, over_met = answer(findings)
+    assert re.search(r"docker\+routed costs 7\.", over_all), over_all
+    assert "Over the 1 of 4 levels at which all arms met it, but for kvm+routed, which met it at none: " in over_met
+    assert re.search(r"docker\+routed costs (9\.[5-9]|10)", over_met), over_met
+    assert "takes no more, and delivers less" in over_met
+    none_missed = find(run_of(tmp_path / "none", kind=AtOneCpu, knees=dict.fromkeys(TOLLS, 100)).path)
+    assert len(answer(none_missed)) == 1
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -4,7 +4,7 @@ and as a tool inside sees it; of a conference's ramp, how many it carried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,6 +148,17 @@ def met_under(matrix: Matrix, arm: Arm) -> set[Condition]:
     """The levels at which an arm met the objective of its ramp, in each block that tells."""
     told = {c: [missed_of_its_own(matrix, block, arm, c) for block in matrix.blocks] for c in matrix.conditions}
     return {condition for condition, missed in told.items() if () in missed and not any(missed)}
+
+
+def met_by_all(matrix: Matrix, met: Iterable[set[Condition]]) -> set[Condition]:
+    """Of the levels that each arm met (`met_under`), those that all met, but for who met none."""
+    return set.intersection(set(matrix.conditions), *filter(None, met))
+
+
+def missed_by_any(matrix: Matrix) -> set[Condition]:
+    """The levels at which any deployment missed the objective of its ramp."""
+    every = [(block, arm) for block in matrix.blocks for arm in matrix.arms]
+    return {c for c in matrix.conditions if any(missed_of_its_own(matrix, block, arm, c) for block, arm in every)}
 
 
 def is_held(matrix: Matrix) -> bool:

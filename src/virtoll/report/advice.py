@@ -12,7 +12,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
 from virtoll.analysis.ratios import Toll, TollTable, toll_table
-from virtoll.analysis.server import is_held, met_under
+from virtoll.analysis.server import is_held, met_by_all, met_under
 from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
 from virtoll.record.knee import Objective
@@ -55,7 +55,7 @@ class Part:
         found = self.findings
         if not self.met:
             return found.tolls(self.metric.name)
-        among = set.intersection(set(found.matrix.conditions), *filter(None, self.met.values()))
+        among = met_by_all(found.matrix, self.met.values())
         return toll_table(found.matrix, self.metric.name, found.margin, found.rule, among)
 
     def toll(self, arm: Arm) -> Toll | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from virtoll.analysis.carrying import levels_of, rests_of
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.ratios import toll_table
 from virtoll.analysis.server import (
     Browsers,
     Carried,
@@ -13,6 +15,9 @@ from virtoll.analysis.server import (
     carried,
     deployments,
     is_by_participants,
+    met_by_all,
+    met_under,
+    missed_by_any,
     void_levels,
 )
 from virtoll.record.model import LEVEL
@@ -34,7 +39,9 @@ from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING
 from virtoll.report.probe_views import view_figures
 from virtoll.report.sections.base import Section
+from virtoll.report.sections.tolls import judged_words
 from virtoll.report.tables import Cell, Table
+from virtoll.report.words import join
 
 _ALONG = Along(LEVEL, "conference", "participant", "participants", is_linear=True)
 _ASKED = (
@@ -120,6 +127,10 @@ class Conference(Section):
         """Where trials are at several numbers of participants."""
         return findings.is_load and not findings.is_search and is_by_participants(findings.run)
 
+    def answer(self, findings: Findings) -> list[str]:
+        """Where the answer is of servers at their limit, too, what it is of the others."""
+        return _below_the_limit(findings)
+
     def text(self, findings: Findings) -> list[str]:
         """Which levels tell nothing, and why; which browsers watched, what they took, and who of them did not."""
         return [*_void_words(findings), *_browser_words(findings)]
@@ -137,6 +148,30 @@ class Conference(Section):
     def method(self, findings: Findings) -> list[str]:
         """What a level of a ramp is."""
         return [_LEVELS] if findings.run.parts else []
+
+
+def _below_the_limit(findings: Findings) -> list[str]:
+    """What the answer says over the levels that all arms met, where it is over others as well."""
+    matrix = findings.matrix
+    if matrix.baseline is None or not missed_by_any(matrix):
+        return []
+    met = {arm.label: met_under(matrix, arm) for arm in matrix.arms}
+    among = met_by_all(matrix, met.values()) if any(met.values()) else set[Condition]()
+    table = toll_table(matrix, findings.headline.name, findings.margin, findings.rule, among)
+    words = judged_words(findings, table, len(among)) if among else ""
+    if not words:
+        return [f"{_AT_ITS_LIMIT} There is no level that all arms met."]
+    there = [arm.label for arm in matrix.arms if any(matrix.across(arm, c) for c in matrix.conditions)]
+    none = [label for label in there if not met[label]]
+    but = f", but for {join(none)}, which met it at none" if none else ""
+    of = f"the {len(among)} of {len(matrix.conditions)} levels"
+    return [f"{_AT_ITS_LIMIT} Over {of} at which all arms met it{but}: {words}."]
+
+
+_AT_ITS_LIMIT = (
+    "That is over all levels, those too at which the objective was missed: there a server at its limit takes no more, "
+    "and delivers less."
+)
 
 
 def _void_words(findings: Findings) -> list[str]:

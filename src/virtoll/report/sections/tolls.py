@@ -12,7 +12,7 @@ import altair as alt
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import OF_A_WINDOW
-from virtoll.analysis.ratios import Toll
+from virtoll.analysis.ratios import Toll, TollTable
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
@@ -269,20 +269,26 @@ def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition
 
 def _answer(findings: Findings) -> str:
     """Every arm with the words its verdict allows."""
-    tolls = [findings.tolls(findings.headline.name).total(arm) for arm in findings.treatments]
+    told = judged_words(findings, findings.tolls(findings.headline.name), len(findings.matrix.conditions))
+    return f"{_headline_words(findings)}, against native: {told}." if told else no_answer(findings)
+
+
+def judged_words(findings: Findings, table: TollTable, planned: int) -> str:
+    """Every arm of a table of tolls with the words its verdict allows; "" where nothing is compared. ``planned``: the
+    conditions that each should speak for.
+    """
+    tolls = [table.total(arm) for arm in findings.treatments]
     measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
-        return no_answer(findings)
-    planned = len(findings.matrix.conditions)
+        return ""
     judged = [toll for toll in measured if toll.verdict.kind in ("costs", "gains")]
     parts = [same(measured, planned), *(_one(toll, planned) for toll in judged), unsure(measured, planned)]
     if barred:
         parts.append("not judged: " + ", ".join(f"{toll.arm.label} ({toll.verdict.words})" for toll in barred))
     unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
     parts.append(not_measured(findings, unseen))
-    what = _headline_words(findings)
-    return f"{what}, against native: " + "; ".join(part for part in parts if part) + "."
+    return "; ".join(part for part in parts if part)
 
 
 def _headline_words(findings: Findings) -> str:
