@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -379,6 +379,40 @@ def test_a_container_whose_own_group_holds_its_processes_is_told_beforehand(
     found = [one for one in requirements.check(LocalHost()) if "controllers" in one.what]
     assert [one.where for one in found] == ([str(tmp_path)] if told else [])
     assert all("--cgroupns=host" in one.remedy for one in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "told"),
+    [
+        (2, {"cpu.max": "150000 100000\n"}, "1.5 CPUs together, of the 4"),
+        (2, {"cpu.max": "300000 100000\n"}, "3 CPUs together, of the 4"),
+        (2, {"cpu.max": "400000 100000\n"}, ""),
+        (2, {"cpu.max": "max 100000\n"}, ""),
+        (2, {}, ""),  # the machine's own top has no such file
+        (1, {"cpu.cfs_quota_us": "250000\n", "cpu.cfs_period_us": "100000\n"}, "2.5 CPUs together, of the 4"),
+        (1, {"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, ""),
+        (1, {}, ""),  # a kernel without quotas
+    ],
+)
+def test_a_quota_on_all_that_virtoll_starts_is_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Literal[1, 2], files: dict[str, str], told: str
+) -> None:
+    """`docker run --cpus 1.5`: instance and generator stood still for parts of each 100 ms, and all trials were valid.
+
+    The limit of CPUs was "proved" by that quota, too: busy threads got no more, though CPUs stood idle beside them.
+    """
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    layout = Hierarchies(version, dict.fromkeys(("cpu", "cpuset", "memory", "pids"), tmp_path))
+    monkeypatch.setattr(requirements, "hierarchies", lambda: layout)
+    monkeypatch.setattr("virtoll.lab.requirements.os.sched_getaffinity", lambda _pid: {0, 1, 4, 5})
+    found = [one for one in requirements.check(LocalHost()) if "quota" in one.what]
+    assert [told in one.what for one in found] == ([True] if told else [])
+    for one in found:
+        assert one.where.startswith(str(tmp_path))
+        assert "--cpuset-cpus" in one.remedy
+        fits = {"1.5": "give", "2.5": "taskset -c 0,1 virtoll", "3": "taskset -c 0,1,4 virtoll"}
+        assert one.remedy.startswith(fits[told.partition(" ")[0]])
 
 
 class Isolated(LocalHost):

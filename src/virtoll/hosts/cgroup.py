@@ -162,6 +162,15 @@ class Cgroup:
         except (HostError, OSError, ValueError, IndexError):
             return None
 
+    def quota_cpus(self) -> float | None:
+        """How many CPUs' time all in it and below gets; None: as much as there is. OSError where nobody tells."""
+        directory = self.directory("cpu")
+        if self.hierarchies.version == 2:
+            quota, period = (directory / "cpu.max").read_text(encoding="utf-8").split()
+            return None if quota == "max" else int(quota) / int(period)
+        quota_us = int((directory / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
+        return None if quota_us < 0 else quota_us / int((directory / "cpu.cfs_period_us").read_text(encoding="utf-8"))
+
     def held_bytes(self) -> int:
         """Memory that all in it and below keeps from others: no page cache, which is given back where it is wanted. 0
         where the kernel does not tell.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import expect_handed_down, hierarchies
+from virtoll.hosts.cgroup import Cgroup, Hierarchies, expect_handed_down, hierarchies
 from virtoll.hosts.programs import apparmor_strips, find
 from virtoll.lab.cpus import parse_cpu_list
 
@@ -34,6 +34,25 @@ def _isolated(host: Host) -> set[int]:
     return found
 
 
+def _throttled(layout: Hierarchies, ours: set[int]) -> list[Problem]:
+    """A container's own quota holds all that is below its top group together: instance, generator and origin stand
+    still for the rest of each period once that is used up. The machine's own top has none.
+    """
+    top = Cgroup("", layout)
+    try:
+        quota = top.quota_cpus()
+    except OSError:  # no such file
+        return []
+    if quota is None or quota >= len(ours):
+        return []
+    what = f"a quota lets all that virtoll starts have {quota:g} CPUs together, of the {len(ours)} that it may use"
+    remedy = "give this container CPUs in place of a quota (docker: --cpuset-cpus)"
+    if quota >= 2:
+        given = ",".join(str(cpu) for cpu in sorted(ours)[: int(quota)])
+        remedy = f"taskset -c {given} virtoll ..., or {remedy}"
+    return [Problem(what, str(top.directory("cpu")), remedy)]
+
+
 def check(host: Host) -> list[Problem]:
     """What keeps a lab from being wired on this host; empty when ready. Leaves no trace."""
     problems = [
@@ -43,14 +62,15 @@ def check(host: Host) -> list[Problem]:
     ]
     if problems:
         return problems
+    ours = os.sched_getaffinity(0)
     try:
         layout = hierarchies()
         for controller in _NEEDED:
             layout.directory(controller, "")
+        problems += _throttled(layout, ours)
         expect_handed_down(layout)
     except HostError as error:
         problems.append(error.problem)
-    ours = os.sched_getaffinity(0)
     if isolated := sorted(_isolated(host) & ours):
         given = ",".join(str(cpu) for cpu in sorted(ours.difference(isolated))) or "CPUS"
         what = f"CPUs {', '.join(map(str, isolated))} are isolated: the kernel steers no packets to them"

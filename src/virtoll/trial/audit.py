@@ -280,7 +280,7 @@ class _Outside:
         return [Cgroup(name, layout) for name in names if name]
 
     def _quota(self) -> str:
-        quotas = [quota for group in self._groups if (quota := _quota_cpus(group)) is not None]
+        quotas = [quota for group in self._groups if (quota := group.quota_cpus()) is not None]
         return f"{min(quotas):g} CPU" if quotas else "none"
 
     def _memory(self) -> str:
@@ -305,16 +305,6 @@ class _Outside:
         if not answers:
             raise UntoldError("no process is in its control group")
         return "; ".join(sorted(answers))
-
-
-def _quota_cpus(group: Cgroup) -> float | None:
-    """How many CPUs' time the group gets; None: as much as there is."""
-    directory = group.directory("cpu")
-    if group.hierarchies.version == 2:
-        quota, period = (directory / "cpu.max").read_text(encoding="utf-8").split()
-        return None if quota == "max" else int(quota) / int(period)
-    quota_us = int((directory / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
-    return None if quota_us < 0 else quota_us / int((directory / "cpu.cfs_period_us").read_text(encoding="utf-8"))
 
 
 _NO_LIMIT_BYTES = 2**62  # version 1 writes the largest multiple of a page
