@@ -136,6 +136,26 @@ def test_what_a_group_holds_is_what_cannot_be_given_back(tmp_path: Path, version
     assert group.held_bytes() == 35
 
 
+@pytest.mark.parametrize(
+    ("version", "file", "stat"),
+    [
+        (1, "memory.usage_in_bytes", "cache 1\nrss 1\ntotal_cache 900\ntotal_rss 30\ntotal_shmem 5\n"),
+        (2, "memory.current", "anon 30\nfile 900\nkernel 70\nshmem 5\nslab_reclaimable 9\n"),
+    ],
+)
+def test_what_a_group_keeps_is_the_kernels_for_it_too(
+    tmp_path: Path, version: Literal[1, 2], file: str, stat: str
+) -> None:
+    """Page tables of many processes over shared memory, and sockets: all but the page cache."""
+    group = Cgroup("a", Hierarchies(version, {"memory": tmp_path}))
+    assert group.kept_bytes() is None, "it is not there"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / file).write_text("1000\n")
+    assert group.kept_bytes() is None
+    (tmp_path / "a" / "memory.stat").write_text(stat)
+    assert group.kept_bytes() == 105
+
+
 def test_how_many_tasks_a_group_has(tmp_path: Path) -> None:
     group = Cgroup("a", Hierarchies(2, {"pids": tmp_path}))
     assert group.tasks() == 0, "it is not there"

@@ -198,6 +198,32 @@ def test_on_the_hosts_kernel_a_refusal_is_not_that_of_a_control_group(
     assert outcome(notes)[0] is passed
 
 
+@pytest.mark.parametrize(
+    ("platform", "had_mib", "passed"),
+    [
+        ("native", (300, 10), None),  # a container that virtoll is in has 350 MiB in all; or earlyoom came before
+        ("native", (480, 10), True),
+        ("native", (200, 290), True),  # a service has the rest
+        ("native", (300, None), True),  # nobody tells what that has
+        ("uml", (300, 10), True),  # of a guest nobody knows what its kernel has taken
+    ],
+)
+def test_an_end_long_before_the_memory_limit_is_somebody_elses(
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    had_mib: tuple[int, int | None],
+    passed: bool | None,
+) -> None:
+    """Of 512 MiB. It was told that the memory limit bites, in a valid trial, whoever had killed."""
+    touched_mib, kept_mib = had_mib
+    monkeypatch.setattr(Cgroup, "kept_bytes", lambda _: None if kept_mib is None else kept_mib * MIB)
+    killed = Allocates({"touched_bytes": touched_mib * MIB, "ended": "killed"})
+    limits.of_memory_limit(notes, replace(instance(killed), platform=platform))
+    assert outcome(notes)[0] is passed
+    assert ("something else killed" in outcome(notes)[1]) is (passed is None)
+
+
 def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, host: dict[str, int]
 ) -> None:

@@ -37,6 +37,8 @@ _CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blk
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "io")
 _PERIOD_US = 100_000  # of the CPU quota: the kernel's default, and what `docker --cpus` and LXC use
 _MOST_WEIGHT = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: file, and the kernel's bound
+# By version: the file of all memory, and what of memory.stat is cache, of which shared memory is a part.
+_KEPT = {1: ("memory.usage_in_bytes", "total_cache", "total_shmem"), 2: ("memory.current", "file", "shmem")}
 _MOST_PIDS = 4 * 1024**2  # that a kernel can have, and that it takes for a limit (include/linux/threads.h)
 _ATTEMPTS = 20
 _GRACE_S = 60.0  # for killed processes to leave: a large guest gives its memory back, or comes from its disk
@@ -181,6 +183,20 @@ class Cgroup:
             return sum(int(value) for name, value in map(str.split, lines) if name in names)
         except (OSError, ValueError):
             return 0
+
+    def kept_bytes(self) -> int | None:
+        """All memory of it and below, the kernel's for it too, but for the page cache: that is given back where its
+        limit is reached. None where the kernel does not tell.
+        """
+        used, cache, shared = _KEPT[self.hierarchies.version]
+        try:
+            directory = self.directory("memory")
+            used_bytes = int((directory / used).read_text(encoding="utf-8"))
+            lines = (directory / "memory.stat").read_text(encoding="utf-8").splitlines()
+            told = {name: int(value) for name, value in map(str.split, lines)}
+        except (HostError, OSError, ValueError):
+            return None
+        return max(0, used_bytes - told.get(cache, 0) + told.get(shared, 0))
 
     def tasks(self) -> int:
         """How many processes and threads are in it and below. 0 where the kernel does not tell."""

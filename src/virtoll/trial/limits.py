@@ -30,6 +30,7 @@ Proved = dict[tuple[str, Limits, str], set[str]]
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
 _ROOM_CPUS = 0.5
+_NEARLY = 0.9  # of a limit: what is refused, or killed, with less was so by something else
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
@@ -192,7 +193,7 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
 
 def _nearly(pids: int) -> float:
     """How many tasks a limit of processes lets there be at least, of which some come and go."""
-    return min(0.9 * pids, pids - 16)
+    return min(_NEARLY * pids, pids - 16)
 
 
 def _tasks(instance: Instance) -> int | None:
@@ -236,6 +237,7 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
     if end := _hosts_own_end(instance, memory_bytes=instance.limits.memory_bytes):
         notes.check(name, None, f"not tried: {end}; give less in [limits] memory, or free some")
         return
+    kept_bytes = _kept_bytes(instance)
     try:
         outcome = instance.agent.allocate(asked)
     except StreamTimeoutError as error:
@@ -256,7 +258,20 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
         detail += ", which no control group does (vm.overcommit_memory, or ulimit -v?): no proof"
         notes.check(name, None, detail)
         return
+    if outcome["ended"] == "killed" and kept_bytes is not None and _is_on_hosts_kernel(instance):
+        reached_bytes, limit_bytes = outcome["touched_bytes"] + kept_bytes, instance.limits.memory_bytes
+        if reached_bytes < _NEARLY * limit_bytes:
+            detail += f"; with {format_bytes(kept_bytes)} that was there, that is far below the limit of"
+            detail += f" {format_bytes(limit_bytes)}: something else killed (a group above, earlyoom, systemd-oomd?)"
+            notes.check(name, None, detail)
+            return
     notes.check(name, outcome["ended"] != "complete", detail)
+
+
+def _kept_bytes(instance: Instance) -> int | None:
+    """What of its memory limit it has taken by now for good; None where nobody tells."""
+    payload = instance.accounting.parts.get("payload", instance.accounting.cgroup)
+    return Cgroup(payload, hierarchies()).kept_bytes()
 
 
 def _is_on_hosts_kernel(instance: Instance) -> bool:
