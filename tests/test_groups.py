@@ -28,6 +28,7 @@ from virtoll.analysis.rounds import in_turn
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.cgroup import Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Plan, PlannedTrial
@@ -39,6 +40,7 @@ from virtoll.report.running import RunningTable
 from virtoll.report.sections.tolls import Tolls
 from virtoll.report.sections.unix_index import unix_index
 from virtoll.report.tables import trials_csv
+from virtoll.run import groups
 from virtoll.run.execute import execute
 from virtoll.run.groups import Room, divided
 from virtoll.run.rule import extension
@@ -97,6 +99,19 @@ def planned(free_bytes: int = 3 * GIB, text: str = TEXT) -> Plan:
     arms = [entry.arm for entry in study(text).arms]
     groups = Stage(study(text), SmallHost(free_bytes)).groups(arms)
     return make_plan(study(text), arms, OVERHEAD_S, groups=groups)
+
+
+def test_what_a_containers_limit_leaves_is_all_the_memory_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arms stood side by side that it does not hold, and some were killed while they were measured."""
+    for name, text in {"max": f"{3 * GIB}", "current": f"{GIB}", "stat": f"file {GIB}\nshmem 0"}.items():
+        (tmp_path / f"memory.{name}").write_text(f"{text}\n")
+    monkeypatch.setattr(groups, "hierarchies", lambda: Hierarchies(2, {"memory": tmp_path}))
+    assert groups.free_bytes(SmallHost(64 * GIB)) == 3 * GIB
+    assert groups.free_bytes(SmallHost(2 * GIB)) == 2 * GIB
+    (tmp_path / "memory.max").unlink()  # the machine's own top
+    assert groups.free_bytes(SmallHost(64 * GIB)) == 64 * GIB
 
 
 def run(path: Path, experiment: FakeExperiment, plan: Plan | None = None) -> RunDirectory:

@@ -14,6 +14,7 @@ from test_platforms_vms import KERNEL, TAP, monitor_pid
 from virtoll.agent import Samples
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
+from virtoll.hosts.cgroup import Cgroup
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
 from virtoll.monitor import Monitor, monitor
@@ -229,7 +230,7 @@ def test_what_is_the_guests_already_is_not_taken_from_the_host_once_more(
 
 def test_an_audit_tells_of_all_that_it_may_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its group's limit is the monitor's share alone."""
-    monkeypatch.setattr(audit, "_memory_bytes", lambda _group: 128 * MIB)
+    monkeypatch.setattr(Cgroup, "limit_bytes", lambda _group: 128 * MIB)
     for huge_bytes, told in ((256 * MIB, "384 MiB"), (0, "128 MiB")):
         instance = cast(Any, SimpleNamespace(accounting=Accounting("virtoll/none", tmp_path, huge_bytes=huge_bytes)))
         assert audit._Outside(instance).readings()["memory_limit"]() == told

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
 from virtoll.agent import StreamTimeoutError
 from virtoll.aggressors.result import AggressorResult
 from virtoll.errors import AgentError, HostError
+from virtoll.hosts.cgroup import Hierarchies
 from virtoll.record.model import Arm, NeighbourRecord, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.study.model import Neighbour
@@ -331,6 +332,25 @@ def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
     state = watchdog.look(tmp_path)
     assert 0 < state.available_bytes < state.total_bytes
     assert 0 < state.tasks < state.most_tasks
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_container_that_is_nearly_full_is_in_danger_on_a_host_with_plenty_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Literal[1, 2]
+) -> None:
+    """`docker run --memory 2g`: a neighbour that took the rest of that had the victim killed, and was told to have."""
+    used, limit = {1: ("usage_in_bytes", "limit_in_bytes"), 2: ("current", "max")}[version]
+    (tmp_path / f"memory.{used}").write_text(f"{2000 * 2**20}\n")
+    (tmp_path / f"memory.{limit}").write_text(f"{2048 * 2**20}\n")
+    cache, shared = ("total_cache", "total_shmem") if version == 1 else ("file", "shmem")
+    (tmp_path / "memory.stat").write_text(f"{cache} {30 * 2**20}\n{shared} {10 * 2**20}\n")
+    monkeypatch.setattr(watchdog, "hierarchies", lambda: Hierarchies(version, {"memory": tmp_path}))
+    monkeypatch.setattr(watchdog, "meminfo_bytes", lambda *_: 64 * GIB)
+    state = watchdog.look(tmp_path)
+    assert (state.available_bytes, state.total_bytes) == (68 * 2**20, 2 * GIB)
+    assert danger(state) == "the container that virtoll is in has only 68 MiB of memory left"
+    (tmp_path / f"memory.{limit}").write_text("max\n" if version == 2 else "9223372036854771712\n")
+    assert danger(watchdog.look(tmp_path)) == ""
 
 
 def test_an_error_while_watching_is_not_swallowed(tmp_path: Path) -> None:

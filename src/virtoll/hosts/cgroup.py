@@ -40,6 +40,7 @@ _MOST_WEIGHT = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by v
 # By version: the file of all memory, and what of memory.stat is cache, of which shared memory is a part.
 _KEPT = {1: ("memory.usage_in_bytes", "total_cache", "total_shmem"), 2: ("memory.current", "file", "shmem")}
 _MOST_PIDS = 4 * 1024**2  # that a kernel can have, and that it takes for a limit (include/linux/threads.h)
+_NO_LIMIT_BYTES = 2**62  # of memory: version 1 writes the largest multiple of a page
 _ATTEMPTS = 20
 _GRACE_S = 60.0  # for killed processes to leave: a large guest gives its memory back, or comes from its disk
 
@@ -172,6 +173,12 @@ class Cgroup:
             return None if quota == "max" else int(quota) / int(period)
         quota_us = int((directory / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
         return None if quota_us < 0 else quota_us / int((directory / "cpu.cfs_period_us").read_text(encoding="utf-8"))
+
+    def limit_bytes(self) -> int | None:
+        """How much memory all in it and below may have; None: as much as there is. OSError where nobody tells."""
+        name = "memory.max" if self.hierarchies.version == 2 else "memory.limit_in_bytes"
+        text = (self.directory("memory") / name).read_text(encoding="utf-8").strip()
+        return None if text == "max" or int(text) > _NO_LIMIT_BYTES else int(text)
 
     def held_bytes(self) -> int:
         """Memory that all in it and below keeps from others: no page cache, which is given back where it is wanted. 0
@@ -410,6 +417,19 @@ def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
         if error.errno != errno.EBUSY:
             raise _cannot_write(file, " ".join(missing), error) from error
         raise _holds_processes(parent) from error
+
+
+def left_bytes(layout: Hierarchies) -> tuple[int, int] | None:
+    """Of the memory that all below the top group may have together, how much is left, and how much that is; None where
+    it may have all. A container's own limit is there, and nothing in /proc/meminfo knows it.
+    """
+    top = Cgroup("", layout)
+    try:
+        most_bytes = top.limit_bytes()
+    except OSError:  # the machine's own top of version 2 has no such file
+        return None
+    kept_bytes = top.kept_bytes()
+    return None if most_bytes is None or kept_bytes is None else (max(0, most_bytes - kept_bytes), most_bytes)
 
 
 def expect_handed_down(layout: Hierarchies) -> None:

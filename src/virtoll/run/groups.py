@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import hierarchies, left_bytes
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.record.model import Arm
 from virtoll.trial.deployer import make_platform
@@ -18,6 +19,13 @@ from virtoll.trial.treatment import Treatment
 from virtoll.units import format_bytes
 
 Groups = tuple[tuple[str, ...], ...]
+
+
+def free_bytes(host: Host) -> int:
+    """How much memory instances may take on a host now: in a container with a limit no more than that leaves."""
+    free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
+    left = left_bytes(hierarchies())
+    return free if left is None else min(free, left[0])
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,7 @@ class Room:
     @classmethod
     def on(cls, host: Host, asked: Sequence[Treatment]) -> Room:
         """What a host has free now."""
-        free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
-        return cls(free, max(each.limits.memory_bytes for each in asked))
+        return cls(free_bytes(host), max(each.limits.memory_bytes for each in asked))
 
     def lacks(self, arms: Sequence[Arm]) -> str:
         """Why it does not hold these arms at once, in bytes needed and free; "" where it does."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.networks.base import network_modes
 from virtoll.record.model import BESIDE, SERVER, Arm
+from virtoll.run.groups import free_bytes
 from virtoll.study.model import Study
 from virtoll.study.plan import conditions, elsewhere
 from virtoll.trial.deployer import make_platform
@@ -96,8 +95,8 @@ def crowded(study: Study, arm: Arm, host: Host) -> list[Problem]:
     sizes = [platform.overhead_bytes + (0 if platform.is_pooled else each.limits.memory_bytes) for each in together]
     counts = [1 + len(each.beside) for each in together]
     needed, count = max((size * count, count) for size, count in zip(sizes, counts, strict=True))
-    free_bytes = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
-    if needed <= free_bytes:
+    free = free_bytes(host)
+    if needed <= free:
         return []
-    what = f"{count} instances of {arm.label} may take {format_bytes(needed)}, and {format_bytes(free_bytes)} are free"
+    what = f"{count} instances of {arm.label} may take {format_bytes(needed)}, and {format_bytes(free)} are free"
     return [Problem(what, remedy="give less in [limits] memory, or free some")]

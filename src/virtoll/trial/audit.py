@@ -284,7 +284,7 @@ class _Outside:
         return f"{min(quotas):g} CPU" if quotas else "none"
 
     def _memory(self) -> str:
-        limits = [limit for group in self._groups if (limit := _memory_bytes(group)) is not None]
+        limits = [limit for group in self._groups if (limit := group.limit_bytes()) is not None]
         return _mib(min(limits) + self.instance.accounting.huge_bytes) if limits else "none"
 
     def _processes(self) -> str:
@@ -305,16 +305,6 @@ class _Outside:
         if not answers:
             raise UntoldError("no process is in its control group")
         return "; ".join(sorted(answers))
-
-
-_NO_LIMIT_BYTES = 2**62  # version 1 writes the largest multiple of a page
-
-
-def _memory_bytes(group: Cgroup) -> int | None:
-    directory = group.directory("memory")
-    name = "memory.max" if group.hierarchies.version == 2 else "memory.limit_in_bytes"
-    text = (directory / name).read_text(encoding="utf-8").strip()
-    return None if text == "max" or int(text) > _NO_LIMIT_BYTES else int(text)
 
 
 def _most_processes(group: Cgroup) -> str:

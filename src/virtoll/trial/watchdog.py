@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import HostError
+from virtoll.hosts.cgroup import hierarchies, left_bytes
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.units import format_bytes
 
@@ -35,12 +36,13 @@ class State:
     tasks: int  # processes and threads
     most_tasks: int  # that the kernel allows
     disk_free_bytes: int  # where the instances lie
+    whose_memory: str = "the host"  # or a container that virtoll is in, where that has less
 
 
 def danger(state: State) -> str:
     """What endangers the machine, in words; nothing where it is safe."""
     if state.available_bytes < _MEMORY_SHARE * min(state.total_bytes, _COUNTS_BYTES):
-        return f"the host has only {format_bytes(state.available_bytes)} of memory left"
+        return f"{state.whose_memory} has only {format_bytes(state.available_bytes)} of memory left"
     if state.tasks > (1 - _TASKS_SHARE) * state.most_tasks:
         return f"the host runs {state.tasks} of {state.most_tasks} tasks"
     if state.disk_free_bytes < _DISK_BYTES:
@@ -53,12 +55,17 @@ def look(directory: Path) -> State:
     meminfo = Path("/proc/meminfo").read_text()
     tasks = Path("/proc/loadavg").read_text().split()[3].partition("/")[2]
     disk = os.statvfs(directory)
+    available, total = (meminfo_bytes(meminfo, name) for name in ("MemAvailable", "MemTotal"))
+    whose = "the host"
+    if (left := left_bytes(hierarchies())) is not None and left[0] < available:
+        available, total, whose = left[0], min(total, left[1]), "the container that virtoll is in"
     return State(
-        available_bytes=meminfo_bytes(meminfo, "MemAvailable"),
-        total_bytes=meminfo_bytes(meminfo, "MemTotal"),
+        available_bytes=available,
+        total_bytes=total,
         tasks=int(tasks),
         most_tasks=min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max")),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
+        whose_memory=whose,
     )
 
 
