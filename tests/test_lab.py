@@ -415,6 +415,29 @@ def test_a_quota_on_all_that_virtoll_starts_is_told_beforehand(
         assert one.remedy.startswith(fits[told.partition(" ")[0]])
 
 
+@pytest.mark.parametrize(
+    ("effective", "told", "remedy"),
+    [
+        ("0-7\n", "", ""),
+        ("0-1,4-5\n", "", ""),
+        ("0-1,6-7\n", "CPUs 4, 5 are", "taskset -c 0,1 virtoll"),
+        ("2-3\n", "CPUs 0, 1, 4, 5 are", "begin virtoll outside of it"),
+        (None, "", ""),  # a kernel before 5.0
+    ],
+)
+def test_cpus_of_a_partition_that_no_group_of_virtolls_gets_are_told_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effective: str | None, told: str, remedy: str
+) -> None:
+    """virtoll in a partition of version 2: `taskset: failed to set affinity: Invalid argument` failed each trial."""
+    if effective is not None:
+        (tmp_path / "cpuset.cpus.effective").write_text(effective)
+    layout = Hierarchies(2, dict.fromkeys(("cpu", "cpuset", "memory", "pids"), tmp_path))
+    monkeypatch.setattr(requirements, "hierarchies", lambda: layout)
+    monkeypatch.setattr("virtoll.lab.requirements.os.sched_getaffinity", lambda _pid: {0, 1, 4, 5})
+    found = [one for one in requirements.check(LocalHost()) if "partition" in one.what]
+    assert [(one.what.startswith(told), one.remedy.startswith(remedy)) for one in found] == [(True, True)] * bool(told)
+
+
 class Isolated(LocalHost):
     """This machine, with some of its CPUs kept from the kernel's own work."""
 

@@ -53,6 +53,25 @@ def _throttled(layout: Hierarchies, ours: set[int]) -> list[Problem]:
     return [Problem(what, str(top.directory("cpu")), remedy)]
 
 
+def _parted(layout: Hierarchies, ours: set[int]) -> list[Problem]:
+    """A partition of version 2 takes its CPUs from all groups beside it, as virtoll's are (Linux, cgroup-v2.rst:
+    cpuset.cpus.partition). Who is told none but such CPUs runs on all others.
+    """
+    file = layout.directory("cpuset", "") / "cpuset.cpus.effective"
+    if layout.version == 1 or not file.exists():
+        return []
+    there = parse_cpu_list(file.read_text(encoding="utf-8"))
+    if not (parted := sorted(ours - there)):
+        return []
+    kept = ",".join(str(cpu) for cpu in sorted(ours & there))
+    which = ", ".join(map(str, parted))
+    what = (
+        f"CPUs {which} are in a partition of control groups, and no group of virtoll's, which lie beside it, has them"
+    )
+    remedy = f"begin virtoll outside of it (echo $$ >{file.parent}/cgroup.procs), or let it be no partition any more"
+    return [Problem(what, str(file), f"taskset -c {kept} virtoll ..., or {remedy}" if kept else remedy)]
+
+
 def check(host: Host) -> list[Problem]:
     """What keeps a lab from being wired on this host; empty when ready. Leaves no trace."""
     problems = [
@@ -67,7 +86,7 @@ def check(host: Host) -> list[Problem]:
         layout = hierarchies()
         for controller in _NEEDED:
             layout.directory(controller, "")
-        problems += _throttled(layout, ours)
+        problems += _throttled(layout, ours) + _parted(layout, ours)
         expect_handed_down(layout)
     except HostError as error:
         problems.append(error.problem)
