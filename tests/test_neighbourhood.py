@@ -353,6 +353,18 @@ def test_a_container_that_is_nearly_full_is_in_danger_on_a_host_with_plenty_of_m
     assert danger(watchdog.look(tmp_path)) == ""
 
 
+def test_a_container_whose_processes_are_nearly_all_there_is_in_danger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker run --pids-limit 1000`: who found no process beside a fork bomb was told as its victim."""
+    monkeypatch.setattr(watchdog, "hierarchies", lambda: Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}))
+    monkeypatch.setattr(watchdog, "meminfo_bytes", lambda *_: 64 * GIB)
+    (tmp_path / "pids.current").write_text("950\n")
+    for most, told in (("1000", "the container that virtoll is in runs 950 of 1000 tasks"), ("2000", ""), ("max", "")):
+        (tmp_path / "pids.max").write_text(f"{most}\n")
+        assert danger(watchdog.look(tmp_path)) == told
+
+
 def test_an_error_while_watching_is_not_swallowed(tmp_path: Path) -> None:
     with pytest.raises(HostError), watching(tmp_path, lambda: None):
         raise HostError("elsewhere")

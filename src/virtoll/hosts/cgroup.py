@@ -432,6 +432,18 @@ def left_bytes(layout: Hierarchies) -> tuple[int, int] | None:
     return None if most_bytes is None or kept_bytes is None else (max(0, most_bytes - kept_bytes), most_bytes)
 
 
+def counted_tasks(layout: Hierarchies) -> tuple[int, int] | None:
+    """How many tasks all below the top group have together, and how many they may have; None where nobody limits that
+    there: of the machine's own top there is no such file, of a container's there may be.
+    """
+    top = Cgroup("", layout)
+    try:
+        most = int((top.directory("pids") / "pids.max").read_text(encoding="utf-8"))
+    except (HostError, OSError, ValueError):  # "max"
+        return None
+    return top.tasks(), most
+
+
 def expect_handed_down(layout: Hierarchies) -> None:
     """HostError where no group below the top one could be limited. Changes nothing.
 

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from virtoll.errors import HostError
-from virtoll.hosts.cgroup import hierarchies, left_bytes
+from virtoll.hosts.cgroup import counted_tasks, hierarchies, left_bytes
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.units import format_bytes
 
@@ -25,6 +25,7 @@ _MEMORY_SHARE = 0.05
 _COUNTS_BYTES = 20 * 1024**3
 _TASKS_SHARE = 0.1
 _DISK_BYTES = 512 * 1024**2
+_CONTAINER = "the container that virtoll is in"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class State:
     tasks: int  # processes and threads
     most_tasks: int  # that the kernel allows
     disk_free_bytes: int  # where the instances lie
-    whose_memory: str = "the host"  # or a container that virtoll is in, where that has less
+    # Or a container's that virtoll is in, where that has less.
+    whose_memory: str = "the host"
+    whose_tasks: str = "the host"
 
 
 def danger(state: State) -> str:
@@ -44,29 +47,33 @@ def danger(state: State) -> str:
     if state.available_bytes < _MEMORY_SHARE * min(state.total_bytes, _COUNTS_BYTES):
         return f"{state.whose_memory} has only {format_bytes(state.available_bytes)} of memory left"
     if state.tasks > (1 - _TASKS_SHARE) * state.most_tasks:
-        return f"the host runs {state.tasks} of {state.most_tasks} tasks"
+        return f"{state.whose_tasks} runs {state.tasks} of {state.most_tasks} tasks"
     if state.disk_free_bytes < _DISK_BYTES:
         return f"the host's disk has only {format_bytes(state.disk_free_bytes)} left"
     return ""
 
 
 def look(directory: Path) -> State:
-    """How the machine is, and the file system that holds ``directory``."""
+    """How the machine is, and the file system that holds ``directory``. Of a container that virtoll is in the kernel
+    keeps the limits, and its whole machine's files know nothing of them.
+    """
     meminfo = Path("/proc/meminfo").read_text()
-    tasks = Path("/proc/loadavg").read_text().split()[3].partition("/")[2]
+    tasks = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    most_tasks = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max"))
     disk = os.statvfs(directory)
-    available, total = (meminfo_bytes(meminfo, name) for name in ("MemAvailable", "MemTotal"))
-    whose = "the host"
-    if (left := left_bytes(hierarchies())) is not None and left[0] < available:
-        available, total, whose = left[0], min(total, left[1]), "the container that virtoll is in"
-    return State(
-        available_bytes=available,
-        total_bytes=total,
-        tasks=int(tasks),
-        most_tasks=min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max")),
+    state = State(
+        available_bytes=meminfo_bytes(meminfo, "MemAvailable"),
+        total_bytes=meminfo_bytes(meminfo, "MemTotal"),
+        tasks=tasks,
+        most_tasks=most_tasks,
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
-        whose_memory=whose,
     )
+    if (left := left_bytes(hierarchies())) is not None and left[0] < state.available_bytes:
+        total_bytes = min(state.total_bytes, left[1])
+        state = replace(state, available_bytes=left[0], total_bytes=total_bytes, whose_memory=_CONTAINER)
+    if (counted := counted_tasks(hierarchies())) is not None and counted[1] - counted[0] < most_tasks - tasks:
+        state = replace(state, tasks=counted[0], most_tasks=counted[1], whose_tasks=_CONTAINER)
+    return state
 
 
 @dataclass
