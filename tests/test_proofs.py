@@ -80,7 +80,7 @@ def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1, *, lives: bool = 
 def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """What the host has left in place of this machine: plenty of all, until a test says otherwise."""
     has = {"available_bytes": 2**40, "total_bytes": 2**40, "tasks": 1, "most_tasks": 10**6, "disk_free_bytes": 2**40}
-    monkeypatch.setattr(limits, "look", lambda _directory: State(**has))
+    monkeypatch.setattr(limits, "look", lambda _directory: State(**cast(Any, has)))
     monkeypatch.setattr(limits, "_held_bytes", lambda _instance: 0)
     return has
 
