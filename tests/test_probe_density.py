@@ -20,7 +20,7 @@ from virtoll.agent import Agent, ClockOffset
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import owned
+from virtoll.hosts.cgroup import Hierarchies, owned
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
@@ -203,6 +203,19 @@ def test_it_stops_before_the_floor() -> None:
     assert result.windows[0].values["instances_that_fit"] == 3
     assert result.facts["stopped_by"] == "floor"
     assert "not full" not in str(result.notes)
+
+
+def test_a_containers_limit_is_not_filled_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The kernel ends whoever is largest in a container that is full: virtoll itself, where instances are small."""
+    for name, text in {"max": f"{3 * GIB}\n", "current": f"{GIB // 4}\n", "stat": "file 0\nshmem 0\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(density, "hierarchies", lambda: Hierarchies(2, {"memory": tmp_path}))
+    result = _filled([12, 11, 11], _Makes(), most=100, floor_bytes=5 * GIB // 2)
+    assert result.facts["stopped_by"] == "floor"
+    assert result.facts["stopped"].startswith("2816 MiB are left, one more takes up to 1 GiB")
+    told = _filled([12, 11, 11], _Makes(), most=2)
+    assert told.facts["floor_bytes"] == GIB, "a tenth of what there is, or 1 GiB"
+    assert told.windows[0].values["host_memory_mib_per_instance"] == 1024, "as on any host"
 
 
 def test_the_floor_is_a_tenth_of_a_large_machine() -> None:

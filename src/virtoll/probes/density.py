@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.cgroup import Cgroup, hierarchies, left_bytes
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images.base import AGENT
@@ -31,7 +31,8 @@ _STILL = 0.1  # of what the instances took: so much may others have taken meanwh
 class DensitySettings:
     """When to stop: ``most`` instances, the first counted; memory at the ``floor``; the ``deadline``.
 
-    ``floor``: of the host's MemAvailable, none (the default): 1 GiB or a tenth of the machine, whichever is more.
+    ``floor``: of the host's MemAvailable, or of what a container's limit leaves; none (the default): 1 GiB or a tenth
+    of the machine, whichever is more.
     ``settle``: how long an instance is left alone before the host's memory is read.
     """
 
@@ -169,6 +170,8 @@ class Density(Probe):
         need = crowd.dearest_bytes
         need = like.limits.memory_bytes if need is None else need
         left, floor = crowd.available_bytes[-1], self._floor_bytes(host)
+        if room := left_bytes(hierarchies()):
+            left = min(left, room[0])
         if left - need < floor:
             return _Stop(
                 "floor",
@@ -180,7 +183,10 @@ class Density(Probe):
     def _floor_bytes(self, host: Host) -> int:
         if self.settings.floor_bytes is not None:
             return self.settings.floor_bytes
-        return max(_LEAST_FLOOR_BYTES, meminfo_bytes(_meminfo(host), "MemTotal") // 10)
+        total = meminfo_bytes(_meminfo(host), "MemTotal")
+        if room := left_bytes(hierarchies()):
+            total = min(total, room[1])
+        return max(_LEAST_FLOOR_BYTES, total // 10)
 
 
 def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
