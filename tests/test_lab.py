@@ -422,6 +422,7 @@ def test_a_quota_on_all_that_virtoll_starts_is_told_beforehand(
         ("0-1,4-5\n", "", ""),
         ("0-1,6-7\n", "CPUs 4, 5 are", "taskset -c 0,1 virtoll"),
         ("2-3\n", "CPUs 0, 1, 4, 5 are", "begin virtoll outside of it"),
+        ("\n", "CPUs 0, 1, 4, 5 are", "begin virtoll outside of it"),
         (None, "", ""),  # a kernel before 5.0
     ],
 )

@@ -60,7 +60,8 @@ def _parted(layout: Hierarchies, ours: set[int]) -> list[Problem]:
     file = layout.directory("cpuset", "") / "cpuset.cpus.effective"
     if layout.version == 1 or not file.exists():
         return []
-    there = parse_cpu_list(file.read_text(encoding="utf-8"))
+    told = file.read_text(encoding="utf-8").strip()  # nothing where partitions below have them all
+    there = parse_cpu_list(told) if told else frozenset[int]()
     if not (parted := sorted(ours - there)):
         return []
     kept = ",".join(str(cpu) for cpu in sorted(ours & there))
