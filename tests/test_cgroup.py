@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -261,6 +261,30 @@ def group_of_living(directory: Path, monkeypatch: pytest.MonkeyPatch, *living: s
     for path in mounts.values():
         (path / "a").mkdir(parents=True, exist_ok=True)
     return Cgroup("a", Hierarchies(1, mounts))
+
+
+def test_where_a_cpuset_beside_it_is_exclusive_the_file_and_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cset shield` makes such: told was "cannot write 'mkdir'", to the directory of another controller."""
+    layout = Hierarchies(1, {name: tmp_path / name for name in ("cpu", "cpuset")})
+    for name in ("cpu/virtoll", "cpuset/virtoll"):
+        (tmp_path / name).mkdir(parents=True)
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        (tmp_path / "cpuset" / file).write_text("0-3\n")
+        (tmp_path / "cpuset/virtoll" / file).write_text("\n")
+    written = Path.write_text
+
+    def write_text(path: Path, *told: Any, **how: Any) -> int:
+        if path.name == "cpuset.cpus":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return written(path, *told, **how)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(HostError, match="cannot write '0-3': Invalid argument") as raised:
+        make(layout, "virtoll")
+    assert raised.value.problem.where == str(tmp_path / "cpuset/virtoll/cpuset.cpus")
+    assert "cpuset.cpu_exclusive" in raised.value.problem.remedy
 
 
 def test_of_tasks_that_have_ended_meanwhile_none_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

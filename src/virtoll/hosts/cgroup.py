@@ -395,7 +395,17 @@ def _make_one(layout: Hierarchies, name: str) -> None:
         directory = layout.directory("cpuset", name)
         for file in ("cpuset.cpus", "cpuset.mems"):
             if not (directory / file).read_text(encoding="utf-8").strip():
-                (directory / file).write_text((directory.parent / file).read_text(encoding="utf-8"), encoding="utf-8")
+                _fill(directory / file, (directory.parent / file).read_text(encoding="utf-8").strip())
+
+
+def _fill(file: Path, value: str) -> None:
+    """As `_write`; what says that the group is going is the caller's, as everywhere while a group is made."""
+    try:
+        file.write_text(value, encoding="utf-8")
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            raise
+        raise _cannot_write(file, value, error) from error
 
 
 def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
@@ -579,8 +589,8 @@ def _write(path: Path, value: str, *, of_a_task: bool = False) -> None:
 
 
 def _cannot_write(path: Path, value: str, error: OSError) -> HostError:
-    return HostError(
-        f"cannot write {value!r}: {error.strerror}",
-        where=str(path),
-        remedy="run as root; compare with the limits of the groups above it",
-    )
+    remedy = "run as root; compare with the limits of the groups above it"
+    if error.errno == errno.EINVAL and path.name == "cpuset.cpus":  # cpuset(7)
+        theirs = "cpuset.cpu_exclusive, which `cset shield` sets, or a partition"
+        remedy = f"end the group beside those in this path that has some of these CPUs to itself ({theirs})"
+    return HostError(f"cannot write {value!r}: {error.strerror}", where=str(path), remedy=remedy)
