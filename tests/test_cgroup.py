@@ -121,6 +121,22 @@ def test_limits_of_both_versions_say_the_same() -> None:
     ]
 
 
+@pytest.mark.parametrize(("accounts", "is_kept"), [(False, True), (True, False)])
+def test_where_version_1_accounts_no_swap_an_instance_is_kept_from_it(
+    tmp_path: Path, accounts: bool, is_kept: bool
+) -> None:
+    """Ubuntu 20.04's kernel and Debian 10's have swap all the same: "then there is no swap to limit" was wrong."""
+    there = tmp_path / "virtoll/a"
+    there.mkdir(parents=True)
+    if accounts:
+        (there / "memory.memsw.limit_in_bytes").touch()
+    make(Hierarchies(1, {"memory": tmp_path}), "virtoll/a", memory_bytes=1 << 28)
+    assert (there / "memory.limit_in_bytes").read_text() == "268435456"
+    assert (there / "memory.swappiness").exists() is is_kept
+    if is_kept:
+        assert (there / "memory.swappiness").read_text() == "0"
+
+
 @pytest.mark.parametrize(
     ("version", "stat"),
     [

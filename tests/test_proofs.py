@@ -19,7 +19,7 @@ from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts import tuning
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import Cgroup
+from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Site
 from virtoll.monitor import Watched
@@ -222,6 +222,22 @@ def test_an_end_long_before_the_memory_limit_is_somebody_elses(
     limits.of_memory_limit(notes, replace(instance(killed), platform=platform))
     assert outcome(notes)[0] is passed
     assert ("something else killed" in outcome(notes)[1]) is (passed is None)
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "told"), [(2, "memory.max", True), (2, "memory.swap.max", False), (1, "memory.max", False)]
+)
+def test_where_the_kernel_limits_no_swap_that_is_told_of_a_memory_limit_that_does_not_bite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Literal[1, 2], file: str, told: bool
+) -> None:
+    """Before Linux 6.1 that is as its distribution has it: each trial was invalid, and nobody said why."""
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / file).touch()
+    monkeypatch.setattr(limits, "hierarchies", lambda: Hierarchies(version, {"memory": tmp_path}))
+    notes = Notes(tmp_path, lambda _phase: None)
+    limits.of_memory_limit(notes, instance(Allocates({"touched_bytes": 640 * MIB, "ended": "complete"})))
+    assert outcome(notes)[0] is False
+    assert ("swapaccount=1" in outcome(notes)[1]) is told
 
 
 def test_a_host_that_would_end_first_proves_no_limit_and_is_not_driven_to_it(

@@ -330,7 +330,8 @@ def limit_files(
     return files
 
 
-# Kernels built or booted without swap accounting have no such file; then there is no swap to limit.
+# Kernels built or booted without swap accounting have no such file (before 6.1, many need swapaccount=1), and swap all
+# the same: of version 1 see `_keep_from_swap`, of version 2 nothing does it.
 _OPTIONAL = frozenset({"memory.swap.max", "memory.memsw.limit_in_bytes"})
 
 
@@ -354,7 +355,18 @@ def make(
         path = group.directory(controller) / file
         if file not in _OPTIONAL or path.exists():
             _write(path, value)
+    if layout.version == 1 and memory_bytes is not None:
+        _keep_from_swap(group.directory("memory"))
     return group
+
+
+def _keep_from_swap(directory: Path) -> None:
+    """Where swap cannot be limited: what reaches its limit of memory is not swapped out for it. Groups below it inherit
+    that (Linux, cgroup-v1/memory.rst, 5.3).
+    """
+    if not (directory / "memory.memsw.limit_in_bytes").exists():
+        with contextlib.suppress(OSError):  # before Linux 3.16 such a group may have none of its own
+            (directory / "memory.swappiness").write_text("0", encoding="utf-8")
 
 
 def _make_path(layout: Hierarchies, parts: list[str]) -> None:

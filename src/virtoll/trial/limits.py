@@ -203,9 +203,8 @@ def _tasks(instance: Instance) -> int | None:
     try:
         return int(instance.agent.get(_GUESTS_TASKS))
     except (AgentError, ValueError):
-        payload = instance.accounting.parts.get("payload", instance.accounting.cgroup)
         each = instance.hosts_tasks_each
-        return Cgroup(payload, hierarchies()).tasks() if each == 1 else 0 if each == 0 else None
+        return _payload(instance).tasks() if each == 1 else 0 if each == 0 else None
 
 
 def _hosts_own_end(instance: Instance, *, memory_bytes: int = 0, tasks: int = 0) -> str:
@@ -265,13 +264,28 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
             detail += f" {format_bytes(limit_bytes)}: something else killed (a group above, earlyoom, systemd-oomd?)"
             notes.check(name, None, detail)
             return
+    if outcome["ended"] == "complete" and _swaps(instance):
+        detail += "; this kernel limits no swap: boot it with swapaccount=1, or swapoff -a"
     notes.check(name, outcome["ended"] != "complete", detail)
 
 
 def _kept_bytes(instance: Instance) -> int | None:
     """What of its memory limit it has taken by now for good; None where nobody tells."""
-    payload = instance.accounting.parts.get("payload", instance.accounting.cgroup)
-    return Cgroup(payload, hierarchies()).kept_bytes()
+    return _payload(instance).kept_bytes()
+
+
+def _swaps(instance: Instance) -> bool:
+    """Whether what it has may go to swap at its limit: under version 2 of a kernel that does not count swap."""
+    payload = _payload(instance)
+    if payload.hierarchies.version == 1:
+        return False
+    there = payload.directory("memory")
+    return there.is_dir() and not (there / "memory.swap.max").exists()
+
+
+def _payload(instance: Instance) -> Cgroup:
+    """The group that has its limits."""
+    return Cgroup(instance.accounting.parts.get("payload", instance.accounting.cgroup), hierarchies())
 
 
 def _is_on_hosts_kernel(instance: Instance) -> bool:
