@@ -151,12 +151,13 @@ def test_there_is_room_for_all_of_a_long_trial(
             kept.append(keep_s)
 
     monkeypatch.setattr(monitor, "outside_sources", lambda *_: [network_source("instance", ())])
-    watching = Monitor(cast(Any, None))
+    watching = Monitor(cast(Any, SimpleNamespace(generator=SimpleNamespace(cpus=frozenset({3})))))
     watching._host_agent = cast(Any, Keeping())
     accounting = Accounting("", Path("/nonexistent"))
     instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
     watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), rate_hz, lasts_s=lasts_s)
     assert kept == [inside_s, outside_s]
+    assert watching._metered.cpus == frozenset({3}), "meters are asked from the generator's CPUs"
 
 
 def test_at_a_high_rate_samples_are_kept_for_as_long_as_there_is_room() -> None:

@@ -495,6 +495,25 @@ def test_a_metered_instance_costs_what_meter_and_helpers_tell_together(monkeypat
     assert metered.stop() == rows
 
 
+def test_who_asks_a_meter_keeps_to_the_generators_cpus() -> None:
+    """The documents said so, and it ran wherever virtoll may: ten times a second on the instance's, too."""
+    before = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+
+    class Looks:
+        def used(self) -> Used | None:
+            seen.append(os.sched_getaffinity(0))
+            return None
+
+    metered = Metered({"instance": Accounting("", Path("/"), meter=Looks())}, 0.001, 60_000, frozenset({min(before)}))
+    metered.start()
+    while not seen:
+        time.sleep(0.001)
+    metered.stop()
+    assert seen[0] == {min(before)}
+    assert os.sched_getaffinity(0) == before, "it alone"
+
+
 def test_without_a_meter_nothing_is_asked() -> None:
     metered = Metered({"instance": Accounting("", Path("/"))}, 10, 1)
     metered.start()

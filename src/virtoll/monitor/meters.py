@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +31,7 @@ class Metered:
     accountings: Mapping[str, Accounting]
     rate_hz: float
     keep_s: float
+    cpus: frozenset[int] | None = None  # that the thread keeps to; None: those of its process
     late_ticks: int = 0
     dropped: int = 0  # ticks that were kept no longer
     _ticks: deque[list[Row]] = field(init=False)
@@ -58,6 +61,9 @@ class Metered:
         return [row for tick in self._ticks for row in tick]
 
     def _run(self) -> None:
+        if self.cpus is not None:
+            with suppress(OSError):  # none of them is left: it asks from wherever it may
+                os.sched_setaffinity(0, self.cpus)  # of this thread alone
         interval_s = 1 / self.rate_hz
         due_s = time.monotonic()
         while True:

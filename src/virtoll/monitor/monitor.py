@@ -116,7 +116,7 @@ class Monitor:
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         accountings = {"instance": instance.accounting, **beside}
         self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items()}
-        self._metered = Metered(accountings, rate_hz, keep_s)
+        self._metered = Metered(accountings, rate_hz, keep_s, self._lab.generator.cpus)
         self._metered.start()
 
     def mark(self) -> None:
