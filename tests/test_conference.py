@@ -203,7 +203,7 @@ def test_other_work_voids_the_levels_that_missed_their_objective_beside_it(
     load = load_of(study())
     measured = ramped(subject_of(load, InNoTime(load)), notes_in(tmp_path))
     assert measured.facts["missed"] == {"10": [], "20": [], "40": [], "60": ["loss < 1 %", "frozen < 1 %"]}
-    why = "other work on this machine took 0.33 CPUs meanwhile"
+    why = "other work took 0.33 of the instance's CPUs meanwhile"
     assert measured.facts[VOID] == {"60": why}, "what met its objective met it in spite of that"
     looks += [Look(0, 10.0, 2), Look(3 * SECOND, 11.0, 2)] * 4
     without = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))

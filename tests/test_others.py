@@ -35,15 +35,11 @@ def stat(tmp_path: Path) -> Path:
     return path
 
 
-def lab_of(cpus: set[int]) -> Lab:
-    site = SimpleNamespace(cpus=frozenset(cpus))
-    return cast("Lab", SimpleNamespace(generators=(site,), sut=site, origin=site, cgroup="virtoll/abcd"))
-
-
-def test_of_the_machine_the_labs_cpus_count(stat: Path) -> None:
+def test_of_the_machine_the_instances_cpus_count(stat: Path) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     assert user_s_of(stat, {1}) == 3100 / ticks
     assert user_s_of(stat, {0, 10}) == 2100 / ticks
+    assert user_s_of(stat, {0, 10}, nice=False) == 2000 / ticks
     assert user_s_of(stat, {0, 2}) is None, "one of which nothing is told may have had anything"
     assert user_s_of(stat.with_name("none"), {0}) is None
     stat.write_text("cpu0 what\n")
@@ -71,18 +67,29 @@ def test_where_there_is_no_such_controller_it_is_not_known(tmp_path: Path) -> No
     assert group_user_s(Cgroup("g", Hierarchies(1, {"cpu": tmp_path}))) is None
 
 
-def test_what_is_none_of_ours_is_others(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("awake", [False, True])
+def test_what_is_none_of_ours_is_others(stat: Path, monkeypatch: pytest.MonkeyPatch, awake: bool) -> None:
+    """The loops of `virtoll tune awake` are nice, and what is so beside them is not told apart."""
+    lab = cast("Lab", SimpleNamespace(cgroup="virtoll/abcd"))
+    of_groups: dict[str, float | None] = {
+        "virtoll/abcd": 9.0,
+        "virtoll/abcd/generator": 4.0,
+        "virtoll/abcd/monitor": 2.0,
+    }
     monkeypatch.setattr(others, "STAT", stat)
-    monkeypatch.setattr(others, "groups_awake", lambda _layout: ["virtoll-awake-12ab"])  # by `virtoll tune awake`
-    of_groups = {"virtoll/abcd": 2.0, "virtoll-awake-12ab": 1.0}
-    monkeypatch.setattr(others, "group_user_s", lambda group: of_groups.get(group.name))
+    monkeypatch.setattr(others, "groups_awake", lambda _layout: ["virtoll-awake-12ab"] if awake else [])
+    monkeypatch.setattr(others, "group_exists", lambda name: name in of_groups)
+    monkeypatch.setattr(others, "group_user_s", lambda group: of_groups[group.name])
     monkeypatch.setattr(os, "times", lambda: SimpleNamespace(user=2.0))
-    found = look(lab_of({0, 1}), ["virtoll/abcd/instance", "virtoll/abcd"])
-    assert (found.user_s, found.cpus) == (4150 / os.sysconf("SC_CLK_TCK") - 3.0 - 2.0, 2)
-    assert look(lab_of({0, 1}), ["machine.slice/vm"]).user_s is None, "it is the lab's, and not in its group"
-    assert look(lab_of({0, 1}), ["virtoll/abcde"]).user_s is None
-    del of_groups["virtoll-awake-12ab"]
-    assert look(lab_of({0, 1})).user_s is None, "what they had is not known"
+    found = look(lab, {0, 1}, ["virtoll/abcd/instance", "virtoll/abcd"])
+    ticks = 4000 if awake else 4150
+    assert (found.user_s, found.cpus) == (ticks / os.sysconf("SC_CLK_TCK") - 3.0 - 2.0, 2)
+    assert look(lab, {0}, ["machine.slice/vm"]).user_s is None, "it is the lab's, and not in its group"
+    assert look(lab, {0}, ["virtoll/abcde"]).user_s is None
+    for name, known in list(of_groups.items()):
+        of_groups[name] = None
+        assert look(lab, {0}).user_s is None, "what they had is not known"
+        of_groups[name] = known
 
 
 def test_loops_that_keep_cpus_awake_are_found_in_any_hierarchy(tmp_path: Path) -> None:
@@ -99,7 +106,7 @@ def test_more_than_chance_is_told() -> None:
     assert told is not None
     assert told.cpus == pytest.approx(1 / 3)
     assert told.bound == pytest.approx(0.1 + 1.5 * (2 / (os.sysconf("SC_CLK_TCK") * 15)) ** 0.5)
-    assert told.words == "other work on this machine took 0.33 CPUs meanwhile"
+    assert told.words == "other work took 0.33 of the instance's CPUs meanwhile"
     brief = between(Look(0, 100.0, 2), Look(S // 2, 100.15, 2))
     assert brief is not None
     assert brief.cpus == pytest.approx(0.3)

@@ -169,13 +169,12 @@ def test_what_other_work_took_beside_trials_is_told(tmp_path: Path, facts: list[
     records = [record for record in found.run.records if record.status == "valid"]
     for record, fact in zip(records, [*facts, *[None] * len(records)], strict=False):
         record.facts.update({} if fact is None else {"others": fact})
-    said = [words for words in reservations(found) if words.startswith("other work on this machine")]
+    said = [words for words in reservations(found) if words.startswith("other work took")]
     if not told:
         assert said == []
         return
     most, took, known = told.split()
-    words = f"took up to {most} of the CPUs that were measured with, in {took} of {known} trials:"
-    assert said[0].startswith(f"other work on this machine {words}")
+    assert said[0].startswith(f"other work took up to {most} of the instance's CPUs, in {took} of {known} trials:")
 
 
 def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:

@@ -626,7 +626,7 @@ def test_what_other_work_took_in_a_window_is_no_fault_of_the_service(
     assert knee is not None
     assert knee.ended == "beyond generator"
     told = {step.limit for step in knee.steps if step.missed}
-    assert told == {"other work on this machine took 0.50 CPUs meanwhile"}
+    assert told == {"other work took 0.50 of the instance's CPUs meanwhile"}
     assert not {step.limit for step in knee.steps if not step.missed} - {""}
     assert notes.facts["others"]["cpus"] == 0.5
     assert 0.1 < notes.facts["others"]["bound"] < 0.25

@@ -58,8 +58,8 @@ NOT_LIMITED = "not limited by virtoll"
 NOT_BOOKED = "not_booked"
 # The fact of a trial in rotation that says how long its lead-ins and windows were, and by what pace of the service.
 ROTATION = "rotation"
-# The fact of a trial that says what work which was none of the lab's took of its CPUs in the windows: CPUs on average,
-# and the bound that chance and daemons explain.
+# The fact of a trial that says what work which was none of the lab's took of the instance's CPUs in the windows: CPUs
+# on average, and the bound that chance and daemons explain.
 OTHERS = "others"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 

@@ -82,16 +82,16 @@ def _failing(findings: Findings) -> list[str]:
 
 
 def _disturbed(findings: Findings) -> list[str]:
-    """Trials beside which other work took more of the lab's CPUs than chance and daemons explain."""
+    """Trials beside which other work took more of the instance's CPUs than chance and daemons explain."""
     valid = [record for record in findings.run.records if record.status == "valid"]
     known = [told for record in valid if (told := _others(record)) is not None]
     took = [cpus for cpus, bound in known if cpus >= bound]
     if not took:
         return []
     return [
-        f"other work on this machine took up to {max(took):.2f} of the CPUs that were measured with, in {len(took)} of "
-        f"{len(known)} trials: it makes intervals wider, and may have been why a service missed an objective. End it, "
-        "and measure anew what you go by"
+        f"other work took up to {max(took):.2f} of the instance's CPUs, in {len(took)} of {len(known)} trials: it "
+        "makes intervals wider, and may have been why a service missed an objective. End it, and measure anew what "
+        "you go by"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from virtoll.lab.base import Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.others import Look, between, look, over_all
 from virtoll.monitor import own_groups
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, is_elsewhere
+from virtoll.platforms.groups import instance_cpus
 from virtoll.record.model import OTHERS
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -66,4 +68,6 @@ class OverAll:
 
 
 def _look(lab: Lab, instance: Instance) -> Look:
-    return look(lab, own_groups(instance).values())
+    if is_elsewhere(instance):
+        return Look(time.monotonic_ns(), None, 0)
+    return look(lab, instance_cpus(lab, instance.limits), own_groups(instance).values())
