@@ -70,7 +70,7 @@ def test_a_host_that_reads_no_more_is_left_all_the_same(monkeypatch: pytest.Monk
     monkeypatch.setattr(by_ssh, "_LAST_WORDS_S", 0.01)
     ended: list[object] = []
     monkeypatch.setattr(by_ssh, "end_session", ended.append)
-    session: Any = object.__new__(by_ssh._Session)
+    session: Any = object.__new__(by_ssh.Line)
     session._over, session._sending = threading.Event(), threading.Lock()
     session._draining = threading.Thread(target=lambda: None)
     nothing = SimpleNamespace(close=lambda: None, end=lambda: None)

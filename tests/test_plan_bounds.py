@@ -57,7 +57,7 @@ def invalid(made: Path, level: int, platform: str = "native") -> dict[str, str]:
 def test_a_host_is_the_machine_that_real_runs_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = environment._machine()
+    machine = environment.machine()
     monkeypatch.setattr("advice_examples.fake_environment", lambda **_: fake_environment(machine=machine))
     made = search_of(tmp_path / "run", SHORT)
     code, out, err = run(capsys, str(made), "--users", "2000", "--json")

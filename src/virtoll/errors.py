@@ -80,6 +80,10 @@ class TrialError(VirtollError):
     """A trial could not be completed. Recorded; the study goes on."""
 
 
+class GoneError(VirtollError):
+    """Another machine that a run cannot do without is lost. The trial under way comes again, and none is begun."""
+
+
 class UnheardError(VirtollError):
     """Nobody reads a run's progress any more. The run ends as if interrupted, after the trial under way."""
 

@@ -27,3 +27,8 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits[:40]} is no number that can be kept")
     return value
+
+
+def dumped(document: Any) -> bytes:
+    """What was read by `loads`, again."""
+    return json.dumps(document, allow_nan=False).encode()

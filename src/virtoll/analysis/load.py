@@ -19,6 +19,7 @@ from virtoll.files.confined import expect_plain, inside
 from virtoll.record.model import BESIDE, CONFIGURATION, PROBE, SERVER, Environment, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory, is_interrupted, planned_id
+from virtoll.record.told import generator_options
 
 Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
@@ -246,9 +247,9 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
 
 
 def _far(plan: Plan, environment: Environment) -> str:
-    """Of a run: the hosts of a fleet measured it, or one by ssh."""
+    """Of a run: the hosts of a fleet measured it, or one by ssh; or its generator was another machine."""
     if not plan.hosts:
-        return ""
+        return generator_options(environment)
     is_by_ssh = "performer" in environment.notes
     return " --host ssh://root@HOST" if is_by_ssh else " --cluster tls://HOST:8786 --tls DIRECTORY"
 

@@ -168,6 +168,10 @@ def _run(verbs: Any) -> None:
     )
     verb.add_argument("--tls", type=_path, metavar="DIR", help=_TLS)
     verb.add_argument("--host", metavar="ADDRESS", help="have this server measure: ssh://[user@]server[:port]")
+    told = "let the load come from this server, over a network device: ssh://[user@]server[:port] (docs/GENERATOR.md)"
+    verb.add_argument("--generator", metavar="ADDRESS", help=told)
+    told = "the network devices of this machine and of that server that are on one link: eno1,eth1"
+    verb.add_argument("--nic", type=_nics, metavar="HERE,THERE", help=told)
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
 
 
@@ -376,6 +380,14 @@ def _names(text: str) -> list[str]:
     if not names:
         raise argparse.ArgumentTypeError("names nothing: leave the option out, or name some")
     return names
+
+
+def _nics(text: str) -> tuple[str, str]:
+    words = text.split(",")
+    # Names that the kernel takes (dev_valid_name of net/core/dev.c), and that no shell or path takes for another thing.
+    if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}", word) for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} names no two network devices: write HERE,THERE, as eno1,eth1")
+    return words[0], words[1]
 
 
 _MOST = 10**9

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import Ledger
+
+if TYPE_CHECKING:
+    from virtoll.lab.client import Client
 
 # RFC 2544 section C.2.2 / RFC 6890: 198.18.0.0/15 is set aside for benchmarking and never routed.
 GENERATOR_ADDRESS = "198.18.1.2"
@@ -59,9 +64,33 @@ class Site:
     """A place of the lab: where on a host something stands, the address it has there, and the CPUs it computes on."""
 
     host: Host
-    netns: str
+    netns: str  # "": nothing stands here, for the generator is on another machine; the CPUs are those beside the SUT's
     address: str
     cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """The way to a generator on another machine: the network devices of the two that are on one link, which stay as they
+    are, and the MAC addresses of what a lab has upon them.
+    """
+
+    nic: str  # of the SUT's machine
+    mac: str
+    far_nic: str  # of the generator's
+    far_mac: str
+
+
+class FarGenerator(Protocol):
+    """The load generator, where it stands on another machine (`virtoll.post`)."""
+
+    def client(self, directory: Path, books: Mapping[str, Path]) -> Client:
+        """Where a load runs there; ``directory``: here, for logs; ``books``: see `Client.books`, here too."""
+        ...
+
+    def losses(self) -> dict[str, int]:
+        """Counters of its devices since they are there: "eth0 rx_dropped"."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +112,8 @@ class Lab:
     directory: Path  # scratch space of this run (in the ledger)
     further: tuple[Site, ...] = ()  # generators beside the first
     slot: int = 0  # tells instances apart that live at the same time: their addresses, devices and names
+    far: FarGenerator | None = None  # the generator, where another machine has it; `gen0` leads there
+    nic: str = ""  # the machine's own network device that `gen0` is upon then
 
     @property
     def host(self) -> Host:
@@ -91,8 +122,8 @@ class Lab:
 
     @property
     def generators(self) -> tuple[Site, ...]:
-        """All of them, on the same CPUs; the first has no number in its names."""
-        return (self.generator, *self.further)
+        """All that are on this machine, on the same CPUs; the first has no number in its names."""
+        return tuple(site for site in (self.generator, *self.further) if site.netns)
 
     @property
     def generator_devices(self) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from virtoll.agent import Agent
 from virtoll.binaries import binary
@@ -60,6 +61,17 @@ class Programs:
         return Cgroup(self.cgroup, hierarchies()).cpu_ns()
 
 
+_Session_co = TypeVar("_Session_co", covariant=True)
+
+
+class Opens(Protocol[_Session_co]):
+    """A load (`virtoll.loads.base.Load`)."""
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[_Session_co]:
+        """Open it where ``client`` stands."""
+        ...
+
+
 @dataclass(frozen=True)
 class Client:
     """Where a load runs: a host, confined to the generator's namespace, CPUs and cgroup; ``directory`` for logs."""
@@ -73,6 +85,10 @@ class Client:
     # The counters of CPU time (`Cgroup.cpu_file`) of the instance that is asked, by source: a generator that can looks
     # at them where its window begins and ends.
     books: Mapping[str, Path] = field(default_factory=dict)
+
+    def opened(self, load: Opens[_Session_co], offer: Offer) -> AbstractContextManager[_Session_co]:
+        """A load's session at an offer, from here."""
+        return load.session(self, offer)
 
     def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
         """Send ``sent`` over the offer's transport, and read until ``most_bytes`` came, or the end (one datagram).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from virtoll.hosts.base import Confinement
+from virtoll.hosts.base import Confinement, Host
 from virtoll.lab.base import Lab
 
 _SCRIPT = "cat /proc/net/dev; [ ! -e /proc/net/stat/nf_conntrack ] || cat /proc/net/stat/nf_conntrack"
@@ -12,20 +12,41 @@ _SCRIPT = "cat /proc/net/dev; [ ! -e /proc/net/stat/nf_conntrack ] || cat /proc/
 _DEVICE_COLUMNS = {"rx_errors": 2, "rx_dropped": 3, "tx_errors": 10, "tx_dropped": 11}
 _OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
+# Of a machine's own network device: what a full ring, a bad cable, or its queue lost. What it dropped because nobody
+# asked for it (rx_dropped: other protocols' frames) is no loss.
+_NICS = ("rx_missed_errors", "rx_crc_errors", "tx_dropped", "tx_errors")
+_NIC_SCRIPT = 'cd "/sys/class/net/$1/statistics"; shift; exec cat "$@"'
 
 
 def losses(lab: Lab) -> dict[str, int]:
     """Counters since the wiring, by place ("origin eth0 rx_dropped", "sut conntrack drop"); before and after a trial.
 
     Drops of a shaped line are asked for, and happen in its queue, which is not counted here; nor is the instance's
-    own link, whose overflow is the instance's doing.
+    own link, whose overflow is the instance's doing. Where the generator stands on another machine, both network devices
+    of the link are counted, too.
     """
     found: dict[str, int] = {}
-    further = [(f"generator {number}", site) for number, site in enumerate(lab.further, 2)]
-    for place, site in (("generator", lab.generator), *further, ("sut", lab.sut), ("origin", lab.origin)):
-        text = lab.host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=site.netns)).text
-        found.update({f"{place} {name}": count for name, count in parse(text).items()})
+    generators = [
+        (f"generator {number}" if number > 1 else "generator", s) for number, s in enumerate(lab.generators, 1)
+    ]
+    for place, site in (*generators, ("sut", lab.sut), ("origin", lab.origin)):
+        counted = of_namespace(lab.host, site.netns)
+        found.update({f"{place} {name}": count for name, count in counted.items()})
+    if lab.far is not None:
+        found.update(of_nic(lab.host, lab.nic))
+        found.update({f"generator {name}": count for name, count in lab.far.losses().items()})
     return found
+
+
+def of_namespace(host: Host, netns: str) -> dict[str, int]:
+    """The counters of a namespace: "eth0 rx_dropped"."""
+    return parse(host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=netns)).text)
+
+
+def of_nic(host: Host, nic: str) -> dict[str, int]:
+    """The same of one of the machine's own devices: "eno1 rx_missed_errors"."""
+    counts = host.run(["sh", "-c", _NIC_SCRIPT, "sh", nic, *_NICS]).text.split()
+    return {f"{nic} {name}": int(count) for name, count in zip(_NICS, counts, strict=True)}
 
 
 def parse(text: str) -> dict[str, int]:

@@ -5,7 +5,8 @@
                             org0 198.18.2.1/24 ---------- eth0 198.18.2.2/24
 
 Where several generators load one server each has a namespace and a link of its own, as the first has: the second's
-eth0 198.18.18.2/24 ---- gen2 198.18.18.1/24.
+eth0 198.18.18.2/24 ---- gen2 198.18.18.1/24. Where the generator stands on another machine, gen0 is a macvlan upon a
+network device of this one, and there is no namespace for it here; what is there, `virtoll.lab.posts` wires.
 
 Every link is made inside the namespaces, so the machine's own never shows one. The lab's own links have fixed MAC
 addresses and permanent neighbours: there is no ARP between these three, which would answer late (1 s) after a
@@ -42,6 +43,7 @@ from virtoll.lab.base import (
     CpuPlan,
     Lab,
     Site,
+    Uplink,
     further_link,
 )
 from virtoll.lab.client import LOCAL_PORTS
@@ -52,13 +54,13 @@ _SUT_GENERATOR_SIDE_MAC = "02:76:74:00:01:01"
 _ORIGIN_MAC = "02:76:74:00:02:02"
 _SUT_ORIGIN_SIDE_MAC = "02:76:74:00:02:01"
 
-_EVERYWHERE = (
+EVERYWHERE = (
     "net/ipv6/conf/all/disable_ipv6=1",
     "net/ipv6/conf/default/disable_ipv6=1",
     "net/ipv4/conf/all/rp_filter=0",
     "net/ipv4/conf/default/rp_filter=0",
 )
-_GENERATOR_ONLY = (f"net/ipv4/ip_local_port_range={LOCAL_PORTS[0]} {LOCAL_PORTS[-1]}", "net/ipv4/tcp_tw_reuse=1")
+GENERATOR_ONLY = (f"net/ipv4/ip_local_port_range={LOCAL_PORTS[0]} {LOCAL_PORTS[-1]}", "net/ipv4/tcp_tw_reuse=1")
 _SUT_ONLY = (
     "net/ipv4/ip_forward=1",
     "net/bridge/bridge-nf-call-iptables=0",
@@ -68,9 +70,14 @@ _SUT_ONLY = (
 
 
 @contextmanager
-def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int = 1) -> Iterator[Lab]:
-    """The lab of one run, wired for the length of the block. HostError says what could not be made."""
-    lab = _unwired(host, ledger, run_tag, cpus, generators)
+def wired(
+    host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int = 1, uplink: Uplink | None = None
+) -> Iterator[Lab]:
+    """The lab of one run, wired for the length of the block. HostError says what could not be made.
+
+    ``uplink``: the generator stands on another machine, and this leads there.
+    """
+    lab = _unwired(host, ledger, run_tag, cpus, generators, uplink)
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
         private.make(lab.directory.parent)
@@ -82,8 +89,8 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: i
         # Every command of the run works in a cgroup, which is ended before what the command makes is removed: one that
         # outlived a kill -9 for a moment is dead by then, or finds no cgroup to start in.
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
-        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators)
-        lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
+        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators, uplink)
+        lab.host.run(["sh", "-e", "-c", wiring_script(lab, uplink)])
         # Else what has come waits until the origin, where it shares the CPU, has had its turn, and so does a sample.
         for name in ("generator", "monitor"):
             stack.enter_context(owned(ledger, f"{lab.cgroup}/{name}", cpus=cpus.generator)).go_first()
@@ -92,20 +99,23 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: i
 
 def free_tag() -> str:
     """A run tag that no lab of this machine has, nor a directory that a killed run has left."""
-    while Path("/run/netns", f"vt-{(tag := secrets.token_hex(2))}-gen").exists() or _directory(tag).exists():
+    while Path("/run/netns", f"vt-{(tag := secrets.token_hex(2))}-gen").exists() or directory_of(tag).exists():
         pass
     return tag
 
 
-def _directory(tag: str) -> Path:
+def directory_of(tag: str) -> Path:
+    """The scratch space of a lab of this tag."""
     return state_directory() / f"lab-{tag}"
 
 
-def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int) -> Lab:
+def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int, uplink: Uplink | None) -> Lab:
+    netns = f"vt-{run_tag}-gen" if uplink is None else ""
     return Lab(
         ledger=ledger,
         run_tag=run_tag,
-        generator=Site(host, f"vt-{run_tag}-gen", GENERATOR_ADDRESS, cpus.generator),
+        nic="" if uplink is None else uplink.nic,
+        generator=Site(host, netns, GENERATOR_ADDRESS, cpus.generator),
         further=tuple(
             Site(host, f"vt-{run_tag}-gen{number}", further_link(number)[1], cpus.generator)
             for number in range(2, generators + 1)
@@ -113,7 +123,7 @@ def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators
         sut=Site(host, f"vt-{run_tag}-sut", SUT_GENERATOR_SIDE_ADDRESS, cpus.instance),
         origin=Site(host, f"vt-{run_tag}-org", ORIGIN_ADDRESS, cpus.origin),
         cgroup=f"{TOP}/{run_tag}",
-        directory=_directory(run_tag),
+        directory=directory_of(run_tag),
     )
 
 
@@ -143,38 +153,35 @@ def generator_confinement(lab: Lab, *, outside: bool = False) -> Confinement:
     return Confinement(group.procs, None if outside else lab.generator.netns, lab.generator.cpus)
 
 
-def wiring_script(lab: Lab) -> str:
+def wiring_script(lab: Lab, uplink: Uplink | None = None) -> str:
     """The shell script that makes namespaces and links: one process a step, since each costs a millisecond or two."""
     gen, sut, org = lab.generator.netns, lab.sut.netns, lab.origin.netns
+    spaces = [(org, EVERYWHERE), (sut, (*EVERYWHERE, *_SUT_ONLY))]
+    if uplink is None:
+        spaces = [(gen, (*EVERYWHERE, *GENERATOR_ONLY)), *spaces]
+    (first, settings), *rest = spaces
+    near_mac, far_mac = (uplink.mac, uplink.far_mac) if uplink else (_SUT_GENERATOR_SIDE_MAC, _GENERATOR_MAC)
     return "\n".join(
         [
-            namespaces.first(gen),
-            f"nsenter --net=/run/netns/{gen} {_told((*_EVERYWHERE, *_GENERATOR_ONLY))}",
-            _namespace(org, _EVERYWHERE),
-            _namespace(sut, (*_EVERYWHERE, *_SUT_ONLY)),
+            namespaces.first(first),
+            f"nsenter --net=/run/netns/{first} {told(settings)}",
+            *(_namespace(*each) for each in rest),
+            *([] if uplink is None else [upon(uplink.nic, "gen0", near_mac, sut)]),
             ip_batch(
                 sut,
                 "link set lo up",
-                f"link add gen0 address {_SUT_GENERATOR_SIDE_MAC} type veth "
-                f"peer name eth0 address {_GENERATOR_MAC} netns {gen}",
-                f"link add org0 address {_SUT_ORIGIN_SIDE_MAC} type veth "
-                f"peer name eth0 address {_ORIGIN_MAC} netns {org}",
-                *_device("gen0", SUT_GENERATOR_SIDE_ADDRESS, GENERATOR_ADDRESS, _GENERATOR_MAC),
-                *_device("org0", SUT_ORIGIN_SIDE_ADDRESS, ORIGIN_ADDRESS, _ORIGIN_MAC),
+                *([_veth("gen0", near_mac, far_mac, gen)] if uplink is None else []),
+                _veth("org0", _SUT_ORIGIN_SIDE_MAC, _ORIGIN_MAC, org),
+                *device("gen0", SUT_GENERATOR_SIDE_ADDRESS, GENERATOR_ADDRESS, far_mac),
+                *device("org0", SUT_ORIGIN_SIDE_ADDRESS, ORIGIN_ADDRESS, _ORIGIN_MAC),
             ),
-            ip_batch(
-                gen,
-                "link set lo up",
-                *_device("eth0", GENERATOR_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, _SUT_GENERATOR_SIDE_MAC),
-                f"route add default via {SUT_GENERATOR_SIDE_ADDRESS}",
-            ),
+            *(generator_side(gen, near_mac, lab.generator.cpus) if uplink is None else ()),
             ip_batch(
                 org,
                 "link set lo up",
-                *_device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
+                *device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
                 f"route add default via {SUT_ORIGIN_SIDE_ADDRESS}",
             ),
-            receive_on(lab.generator.cpus, gen, "eth0"),
             receive_on(lab.sut.cpus, sut, "gen0", "org0"),
             receive_on(lab.origin.cpus, org, "eth0"),
             *(line for number, site in enumerate(lab.further, 2) for line in _further(sut, lab.sut.cpus, number, site)),
@@ -182,36 +189,57 @@ def wiring_script(lab: Lab) -> str:
     )
 
 
+def generator_side(netns: str, near_mac: str, cpus: frozenset[int]) -> tuple[str, str]:
+    """Script lines for the eth0 of the first generator, wherever it stands; the SUT's side has ``near_mac``."""
+    set_up = ip_batch(
+        netns,
+        "link set lo up",
+        *device("eth0", GENERATOR_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, near_mac),
+        f"route add default via {SUT_GENERATOR_SIDE_ADDRESS}",
+    )
+    return set_up, receive_on(cpus, netns, "eth0")
+
+
+def upon(nic: str, name: str, mac: str, netns: str) -> str:
+    """A line of shell that makes a device of a namespace upon one of this machine's, told apart by its MAC address."""
+    return f"ip link add link {nic} name {name} address {mac} netns {netns} type macvlan mode bridge"
+
+
+def _veth(name: str, mac: str, far_mac: str, netns: str) -> str:
+    """The `ip` command for a link from here to a namespace's eth0."""
+    return f"link add {name} address {mac} type veth peer name eth0 address {far_mac} netns {netns}"
+
+
 def _further(sut: str, sut_cpus: frozenset[int], number: int, site: Site) -> tuple[str, ...]:
     """Script lines for one more generator: what the first has."""
     near, far = further_link(number)
-    device = f"gen{number}"
+    name = f"gen{number}"
     near_mac, far_mac = f"02:76:74:00:{16 + number:02x}:01", f"02:76:74:00:{16 + number:02x}:02"
     return (
-        _namespace(site.netns, (*_EVERYWHERE, *_GENERATOR_ONLY)),
+        _namespace(site.netns, (*EVERYWHERE, *GENERATOR_ONLY)),
         ip_batch(
             sut,
-            f"link add {device} address {near_mac} type veth peer name eth0 address {far_mac} netns {site.netns}",
-            *_device(device, near, far, far_mac),
+            _veth(name, near_mac, far_mac, site.netns),
+            *device(name, near, far, far_mac),
         ),
         ip_batch(
             site.netns,
             "link set lo up",
-            *_device("eth0", far, near, near_mac),
+            *device("eth0", far, near, near_mac),
             f"route add default via {near}",
         ),
         receive_on(site.cpus, site.netns, "eth0"),
-        receive_on(sut_cpus, sut, device),
+        receive_on(sut_cpus, sut, name),
     )
 
 
 def _namespace(name: str, settings: tuple[str, ...]) -> str:
     """Make a namespace, and set it up from inside. (`ip netns add` is two processes more.)"""
     file = Path("/run/netns", name)
-    return f": >{file}\nunshare --net={file} {_told(settings)}"
+    return f": >{file}\nunshare --net={file} {told(settings)}"
 
 
-def _told(settings: tuple[str, ...]) -> str:
+def told(settings: tuple[str, ...]) -> str:
     """The command that sets them, run inside. Those of what the kernel does not have (IPv6, br_netfilter) are skipped:
     then there is nothing to switch off.
     """
@@ -222,7 +250,8 @@ def _told(settings: tuple[str, ...]) -> str:
     return f"sh -e -c 'cd /proc/sys; {writes}'"
 
 
-def _device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tuple[str, ...]:
+def device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tuple[str, ...]:
+    """The `ip` commands that set a device up, with whoever is at its other end."""
     return (
         f"link set {name} up",
         f"addr add {address}/24 dev {name}",

@@ -91,6 +91,15 @@ class Session(ABC):
         """The same, for a window at an intensity."""
         return self.lead_ns
 
+    def proofs(self) -> Sequence[tuple[str, bool | None, str]]:
+        """What it proves of where it stands, besides what its windows tell: a check's name, whether it held, and why."""
+        return ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a trial is to know of where it stands."""
+        return {}
+
 
 class Load(Part):
     """One load."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from virtoll.record.model import Plan
+import re
+from typing import Any
+
+from virtoll.record.model import ELSEWHERE, Environment, Plan
 
 
 def in_groups(plan: Plan) -> str:
@@ -14,3 +17,22 @@ def in_groups(plan: Plan) -> str:
     return (
         f"the memory does not hold all arms at once: {len(plan.groups)} groups in each block, {native} in each ({told})"
     )
+
+
+def generator_options(environment: Environment) -> str:
+    """The options, behind `virtoll run RUNDIR`, that a run goes on with whose generator is on another machine; "" where
+    it is not.
+    """
+    same = environment.comparable.get(ELSEWHERE)
+    if not isinstance(same, dict):
+        return ""
+    notes = environment.notes.get(ELSEWHERE)
+    at = _word(notes, "at", "HOST")
+    here, there = _word(same.get("nic here"), "name", "HERE"), _word(same.get("nic"), "name", "THERE")
+    return f" --generator ssh://root@{at} --nic {here},{there}"
+
+
+def _word(table: Any, key: str, otherwise: str) -> str:
+    """A word of a table that anybody may have written."""
+    found = table.get(key) if isinstance(table, dict) else None
+    return found if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", found) else otherwise

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from virtoll.hosts.ssh import LOST, Ssh, flaw, meaning, script
 from virtoll.plain import printable
 from virtoll.run import boot, frames
 from virtoll.run.fleet import BY_SSH, Answer, Said, heard, read
+from virtoll.run.handed import MOST_BYTES
 from virtoll.run.hosting import Order
 from virtoll.run.performing import BEAT_S, PROTOCOL, Hello, mark
 from virtoll.run.pushed import Pushed, write
@@ -48,12 +49,12 @@ _EXCHANGES = 9  # by which the clocks are compared
 _SERVER = re.compile(r"ssh://(?:[^/@][^/]*@)?(?:\[[^/\[\]]+\]|[^-/@:\[\]][^/@:\[\]]*)(?::(?P<port>\d{1,5}))?/?")
 
 
-def destination_of(option: str) -> str:
+def destination_of(word: str, option: str = BY_SSH) -> str:
     """What ssh is called with. StudyError for anything but ssh://[user@]server[:port]."""
-    server = _SERVER.fullmatch(option)
-    if server is None or flaw(option) or not host_name(option) or not 0 < int(server["port"] or 22) < 2**16:
-        raise StudyError([Problem(f"{option[:60]!r} is no host", BY_SSH, "write ssh://[user@]server[:port]")])
-    return option
+    server = _SERVER.fullmatch(word)
+    if server is None or flaw(word) or not host_name(word) or not 0 < int(server["port"] or 22) < 2**16:
+        raise StudyError([Problem(f"{word[:60]!r} is no host", option, "write ssh://[user@]server[:port]")])
+    return word
 
 
 def asked(option: str, kind: Literal["clean", "doctor"], model: type[Said]) -> Said:
@@ -81,7 +82,7 @@ class SshCluster:
         self._host, self._run = host_name(destination), run
         pushed = Pushed.of_here()
         say(f"{self._host}: what performs is brought there ({pushed.size // 10**6} MB)")
-        self._session = _Session(destination, self._host, pushed)
+        self._session = Line(destination, self._host, pushed)
         self._why_lost = ""
         try:
             self._session.begin()
@@ -129,13 +130,15 @@ class SshCluster:
         return {"ahead_s": round(ahead_s, 6), "within_s": round(took_s / 2, 6)}
 
 
-class _Session:
-    """One run of ssh, which lasts until `end`."""
+class Line:
+    """One run of ssh, which lasts until `end`. ``option``: which named the machine; ``role``: see `performing.main`."""
 
-    def __init__(self, destination: str, host: str, pushed: Pushed) -> None:
-        self._destination, self._pushed = destination, pushed
+    def __init__(
+        self, destination: str, host: str, pushed: Pushed, option: str = BY_SSH, role: Sequence[str] = ()
+    ) -> None:
+        self._destination, self._pushed, self._option = destination, pushed, option
         self._nonce = secrets.token_hex(16)
-        words = [pushed.python, pushed.digest, str(pushed.size), host, self._nonce]
+        words = [pushed.python, pushed.digest, str(pushed.size), host, self._nonce, *role]
         text = Path(boot.__file__).read_text(encoding="utf-8")
         argv = Ssh(LocalHost(), destination).argv(script(_START, _PYTHON, "-I", "-c", text, *words))
         pipe = subprocess.PIPE
@@ -157,16 +160,16 @@ class _Session:
             self._expect_ours(frames.read_message(self._answers, _MOST_HELLO_BYTES, _GREETING_S))
         except (OSError, frames.FramesError) as error:
             why = self.lost(f"nothing performs there ({getattr(error, 'strerror', None) or error})")
-            raise HostError(why, where=f"{BY_SSH} {self._destination}", remedy=self._remedy()) from None
+            raise HostError(why, where=f"{self._option} {self._destination}", remedy=self._remedy()) from None
 
     def tell(self, order: bytes) -> None:
         """Give an order. OSError where nobody takes it."""
         with self._sending:
             frames.write_message(self._orders, order)
 
-    def next(self) -> bytes:
-        """The next answer. FramesError where there is none."""
-        return frames.read_message(self._answers)
+    def next(self, most_bytes: int = MOST_BYTES, silence_s: float | None = None) -> bytes:
+        """The next answer. FramesError where there is none; ``silence_s``: see `frames.read_message`."""
+        return frames.read_message(self._answers, most_bytes, silence_s)
 
     def lost(self, what: str) -> str:
         """Why nothing comes any more: ssh's reason where the connection was lost, else what was said there at last."""

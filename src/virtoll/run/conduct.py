@@ -11,7 +11,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.plain import listed
 from virtoll.record.model import Plan
 from virtoll.record.store import RunDirectory, is_run_directory
-from virtoll.run import dry
+from virtoll.run import apart, dry
 from virtoll.run.named import expect_one_meaning
 from virtoll.run.request import Request, read
 from virtoll.run.rule import extension, refuse_another
@@ -28,6 +28,9 @@ def run_study(request: Request) -> int:
         raise StudyError([Problem("certificates are for a scheduler", "--tls", "name it: --cluster tls://HOST:8786")])
     if request.host is not None:
         _refuse_no_host(request.host, request)
+    apart.expect_whole(request)
+    if request.generator is not None:
+        _refuse_no_generator(request.generator)
     if is_run_directory(Path(request.study)):
         return _resume(request)
     return run_made(request, *read(request))
@@ -38,6 +41,8 @@ def run_made(request: Request, study: Study, file: str) -> int:
     host = LocalHost()
     if request.far:
         _refuse_on_hosts(study, request)
+    if request.generator is not None:
+        apart.expect_apart(study, file)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
@@ -62,10 +67,18 @@ def _refuse_no_host(host: str, request: Request) -> None:
         raise StudyError([Problem("one or the other", "--host and --cluster", "leave one of them out")])
 
 
+def _refuse_no_generator(generator: str) -> None:
+    """StudyError for what names no server."""
+    from virtoll.run.by_ssh import destination_of
+
+    destination_of(generator, apart.OPTION)
+
+
 def _resume(request: Request) -> int:
     directory = RunDirectory(Path(request.study))
     directory.expect_no_copy()
     _refuse_changes(request, directory.plan)
+    apart.expect_as_begun(directory, request)
     more = None
     if request.blocks is not None:
         more = extension(directory.plan, _study_of(directory), request.blocks)

@@ -43,7 +43,7 @@ _BUSY, _BUSY_PART = 0.8, 0.4
 MEASURED_BY = "measured_by"
 _MEASURING = (
     *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
-    *("probes", "services", "study", "trial"),
+    *("post", "probes", "services", "study", "trial"),
     *("record/knee.py", "record/objective.py"),  # what a search asks for next
     *("encoded.py", "films.py", "footage.py", "h264.py", "offers.py", "units.py", "voice.py"),  # what is sent
 )
@@ -69,9 +69,9 @@ def describe(
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     installed = {role: content["versions"] for role, content in contents.items() if content["versions"]}
-    machine = _machine()
+    here = machine()
     comparable = {
-        "machine": machine,
+        "machine": here,
         "tuned": tuning.in_force(tuning.directory()),
         "images": {role: image.digest for role, image in images.by_role.items()},
         "packages": {
@@ -114,7 +114,8 @@ def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequenc
     """This machine, as a study's stage has made it ready for these arms."""
     generators, tools, media = stage.generators, stage.tools, stage.media
     found = (stage.runtimes(arms), skipped, plugins(), stage.files)
-    return describe(images, *found, generators=generators, tools=tools, media=media)
+    here = describe(images, *found, generators=generators, tools=tools, media=media)
+    return here if stage.posted is None else stage.posted.told_in(here)
 
 
 def _in_a_line(versions: Mapping[str, str]) -> str:
@@ -134,7 +135,8 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """The machine as a run records it."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     release = os.uname()
     return {
@@ -154,8 +156,8 @@ def _machine() -> dict[str, Any]:
 _EMULATED = "QEMU TCG CPU"  # -cpu max; what other models are called does not tell
 
 
-def warnings() -> list[str]:
-    """What will make this machine's figures noisy, each with its remedy."""
+def warnings(*, is_lab: bool = True) -> list[str]:
+    """What will make this machine's figures noisy, each with its remedy. ``is_lab``: all of a lab is on it."""
     found = []
     load = os.getloadavg()[0] - len(tuning.keepers(tuning.directory()))  # a loop of ours counts, and gives way
     whole = os.cpu_count() or 1  # what the load is of, whatever of it is ours
@@ -192,7 +194,7 @@ def warnings() -> list[str]:
             f"of those, or of a mixture; `taskset -c {_listed(most)} virtoll ...` keeps all to one kind"
         )
     cpus = len(os.sched_getaffinity(0))
-    if cpus < 4:
+    if cpus < 4 and is_lab:
         found.append(f"only {cpus} CPUs: load generator and origin share what the instance does not use")
     return found
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from virtoll.errors import StoreError, UnheardError, VirtollError
+from virtoll.errors import GoneError, StoreError, UnheardError, VirtollError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.plain import printable
 from virtoll.record.model import PlannedTrial, TrialRecord
@@ -190,7 +190,7 @@ class _Attempt:
             next(self._course)
         except StopIteration:
             self._failure = ""
-        except StoreError as error:
+        except (StoreError, GoneError) as error:
             self._failure = f"{INTERRUPTED}{error}"
             raise
         except KeyboardInterrupt:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
-from virtoll.lab.base import CpuPlan
+from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.record.model import PlannedTrial
 from virtoll.study.model import Study
@@ -16,6 +17,9 @@ from virtoll.trial.experiment import Known
 from virtoll.trial.labs import InTurn, in_lab, left_elsewhere
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import treatments
+
+if TYPE_CHECKING:
+    from virtoll.run.by_generator import Posted
 
 
 @contextmanager
@@ -27,9 +31,11 @@ def laboratory(
     *,
     pending: Sequence[PlannedTrial],
     files: dict[str, str],
+    posted: Posted | None = None,
 ) -> Iterator[Experiment]:
     """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it.
-    ``files``: the digests of those that services are given.
+    ``files``: the digests of those that services are given; ``posted``: the machine that the generator stands on, where
+    it is another.
 
     In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
     """
@@ -42,12 +48,21 @@ def laboratory(
 
         @contextmanager
         def lab(tag: str, trials: Sequence[PlannedTrial]) -> Iterator[Experiment]:
-            with (
-                wired(host, ledger, tag, cpus, count) as wires,
-                in_lab(study, wires, images, trials, known) as experiment,
-            ):
+            with _wired(tag) as wires, in_lab(study, wires, images, trials, known) as experiment:
                 yield experiment
 
+        @contextmanager
+        def _wired(tag: str) -> Iterator[Lab]:
+            if posted is None:
+                with wired(host, ledger, tag, cpus, count) as wires:
+                    yield wires
+                return
+            uplink = posted.uplink()
+            with wired(host, ledger, tag, cpus, uplink=uplink) as wires, posted.stood(wires, uplink) as whole:
+                yield whole
+
+        if posted is not None:
+            labs.enter_context(posted.steering(ledger, cpus))
         if study.design == "rotation":
             yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
         else:

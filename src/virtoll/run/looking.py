@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,17 @@ def _text(path: Path) -> str:
 def _cpu(stat: str) -> dict[str, int] | None:
     line = re.search(r"^cpu +(.+)$", stat, re.MULTILINE)
     return dict(zip(_KINDS, map(int, line[1].split()), strict=False)) if line else None
+
+
+def spent_of(cpus: Collection[int], root: Path = Path("/")) -> dict[str, float] | None:
+    """Time of these CPUs so far, in s by kind; None where the machine does not tell."""
+    tick_s, found = 1 / os.sysconf("SC_CLK_TCK"), dict.fromkeys(_KINDS, 0.0)
+    lines = re.findall(r"^cpu(\d+) +(.+)$", _text(root / "proc/stat"), re.MULTILINE)
+    ours = [ticks.split() for number, ticks in lines if int(number) in cpus]
+    for ticks in ours:
+        for kind, count in zip(_KINDS, ticks, strict=False):
+            found[kind] += int(count) * tick_s
+    return found if ours else None
 
 
 def _pressures(root: Path) -> Iterable[tuple[str, int]]:

@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from virtoll.catalogue import features
-from virtoll.errors import HostError
+from virtoll.errors import GoneError, HostError
 from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
 from virtoll.plain import printable
@@ -19,6 +20,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
 from virtoll.run.alone import alone
+from virtoll.run.by_generator import posted
 from virtoll.run.deciding import Looks
 from virtoll.run.elsewhere import announced
 from virtoll.run.execute import execute, exit_code, seal_killed
@@ -41,11 +43,13 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
             plan = plan_of(stage, arms, request)
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-            images = stage.prepare(arms, told.say)
-            here = environment.of_stage(stage, arms, images, skipped)
-            directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
-            finished = _measure(directory, stage, images, told, request.budget_s)
-        return finish(directory, finished, quiet=request.as_json)
+            with posted(request, stage.study, told.say) as post:
+                stage = replace(stage, posted=post)
+                images = stage.prepare(arms, told.say)
+                here = environment.of_stage(stage, arms, images, skipped)
+                directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
+                finished, why = _measure(directory, stage, images, told, request)
+        return finish(directory, finished, quiet=request.as_json, why=why, how=request.going_on)
 
 
 def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request: Request) -> int:
@@ -56,15 +60,19 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
             _say_removed(removed, told)
             _announce(arms, told)
             _expect_offered(directory, stage, more)
-            images = stage.prepare(arms, told.say)
-            here = environment.of_stage(stage, arms, images, [])
-            environment.require_same(directory.environment, here)
-            if more is not None:
-                with directory.writing():
-                    directory.extend(more)
-                told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
-            finished = _measure(directory, stage, images, told, request.budget_s)
-        return finish(directory, finished, quiet=request.as_json)
+            with posted(request, stage.study, told.say) as post:
+                stage = replace(stage, posted=post)
+                images = stage.prepare(arms, told.say)
+                here = environment.of_stage(stage, arms, images, [])
+                environment.require_same(directory.environment, here)
+                if more is not None:
+                    with directory.writing():
+                        directory.extend(more)
+                    told.say(
+                        f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider"
+                    )
+                finished, why = _measure(directory, stage, images, told, request)
+        return finish(directory, finished, quiet=request.as_json, why=why, how=request.going_on)
 
 
 def _expect_offered(directory: RunDirectory, stage: Stage, more: Extension | None) -> None:
@@ -96,9 +104,14 @@ def _announce(arms: Iterable[Arm], told: Progress) -> None:
         told.say(line)
 
 
-def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:
-    """Run what is pending; true when the plan is done. What is measured then stays so, whatever is left elsewhere."""
+def _measure(
+    directory: RunDirectory, stage: Stage, images: Images, told: Progress, request: Request
+) -> tuple[bool, str]:
+    """Run what is pending; whether the plan is done, and why not, where that was no time budget. What is measured then
+    stays so, whatever is left elsewhere.
+    """
     finished: bool | None = None
+    budget_s = request.budget_s
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
@@ -107,7 +120,7 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
         seal_killed(directory, told)  # first: what was killed in its middle is pending again, under a new id
         pending, looks = directory.pending(), Looks(directory, told.looked)
         if looks.end_it() or not pending:
-            return True
+            return True, ""
         try:
             with stage.lab(images, pending) as experiment:
                 finished = execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
@@ -115,12 +128,14 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
             if finished is None:
                 raise
             told.say(f"warning: {error}")
+        except GoneError as error:  # its trial is sealed, and comes again
+            return False, error.problem.what
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
-                told.say(f"interrupted; `virtoll run {directory.path}` goes on")
+                told.say(f"interrupted; `virtoll run {directory.path}{request.going_on}` goes on")
             raise
         assert finished is not None
-        return finished
+        return finished, ""
 
 
 def finish(directory: RunDirectory, finished: bool, *, quiet: bool, why: str = "", how: str = "") -> int:

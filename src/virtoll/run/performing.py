@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,11 +21,13 @@ from virtoll.plain import printable
 from virtoll.run import frames
 from virtoll.run.hosting import Hosting
 from virtoll.run.one_by_one import OneByOne
+from virtoll.run.posting import Post
 
 PROTOCOL = 1
 BEAT_S = 10.0  # how often the other side says that it is there
 _SILENCE_S = 60.0
 _MOST_ORDER_BYTES = 256 * 1024**2
+POST = "post"  # the role of a machine that holds the generator, and is not measured itself
 _GONE = 'rm -rf --one-file-system -- "$1" && rm -f -- "$2"'
 
 
@@ -43,16 +46,42 @@ def mark(nonce: str) -> bytes:
     return f"virtoll {nonce}\n".encode()
 
 
-def perform(orders: int, answers: int, hosting: Hosting, silence_s: float = _SILENCE_S) -> None:
-    """Carry out what comes, in this thread, until no more does; nothing of a run is left then."""
+class Obeys(Protocol):
+    """Who carries orders out."""
+
+    def answer(self, data: bytes) -> bytes:
+        """One of them."""
+        ...
+
+    def end(self) -> None:
+        """Undo all that is left."""
+        ...
+
+
+def perform(
+    orders: int, answers: int, hosting: Obeys, silence_s: float = _SILENCE_S, beat_s: float | None = None
+) -> None:
+    """Carry out what comes, in this thread, until no more does; nothing of a run is left then.
+
+    ``beat_s``: how often to say meanwhile that we are there, by an empty message; None: never.
+    """
     executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    writing, over = threading.Lock(), threading.Event()
+
+    def say(message: bytes) -> None:
+        try:
+            with writing:
+                frames.write_message(answers, message)
+        except OSError:
+            executor.shutdown()  # nobody reads any more
 
     def answer(done: Future[bytes]) -> None:
         if done.exception() is None:
-            try:
-                frames.write_message(answers, done.result())
-            except OSError:
-                executor.shutdown()  # nobody reads any more
+            say(done.result())
+
+    def beat() -> None:
+        while not over.wait(beat_s):
+            say(b"")
 
     def listen() -> None:
         try:
@@ -66,17 +95,20 @@ def perform(orders: int, answers: int, hosting: Hosting, silence_s: float = _SIL
             executor.shutdown()
 
     threading.Thread(target=listen, name="orders", daemon=True).start()
+    if beat_s is not None:
+        threading.Thread(target=beat, name="beats", daemon=True).start()
     try:
         executor.run()
     finally:
+        over.set()
         hosting.end()
 
 
 def main(arguments: list[str]) -> None:
     """From the first word to the last: what lies in its directory is gone then, and so is the ledger of that, which is
-    open as ``file``.
+    open as ``file``. The last word, where there is one, is the role (`POST`).
     """
-    directory, ledger, file, digest, name, nonce = arguments
+    directory, ledger, file, digest, name, nonce, *role = arguments
     os.set_inheritable(int(file), False)
     answers = os.dup(1)
     os.dup2(2, 1)  # what else is printed is no answer
@@ -86,7 +118,10 @@ def main(arguments: list[str]) -> None:
         hello = Hello(protocol=PROTOCOL, virtoll=__version__, digest=digest)
         frames.write(answers, mark(nonce))
         frames.write_message(answers, hello.model_dump_json().encode())
-        perform(0, answers, Hosting(name))
+        if role == [POST]:
+            perform(0, answers, Post(name), beat_s=BEAT_S)
+        else:
+            perform(0, answers, Hosting(name))
     except KeyboardInterrupt:
         pass
     except Exception as error:

@@ -45,11 +45,20 @@ class Request:
     cluster: str | None = None  # the address of a scheduler, where other hosts measure
     tls: Path | None = None  # the directory of its certificates
     host: str | None = None  # ssh://..., where that machine measures
+    generator: str | None = None  # ssh://..., where the load generator stands on that machine
+    nic: tuple[str, str] | None = None  # the network devices of this machine and of that one, on one link
 
     @property
     def far(self) -> str:
         """The option by which others measure; "" where this machine does."""
         return "--host" if self.host is not None else "--cluster" if self.cluster is not None else ""
+
+    @property
+    def going_on(self) -> str:
+        """What is to be told, besides the run directory, when it goes on: with the same generator."""
+        if self.generator is None or self.nic is None:
+            return ""
+        return f" --generator {shlex.quote(self.generator)} --nic {','.join(self.nic)}"
 
     @property
     def asked(self) -> Asked:

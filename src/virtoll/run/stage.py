@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from virtoll import films, footage, voice
 from virtoll.errors import Problem, StudyError
@@ -41,6 +42,9 @@ from virtoll.trial.treatment import (
     treatments,
 )
 
+if TYPE_CHECKING:
+    from virtoll.run.by_generator import Posted
+
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
     """What is not known of these arms before something is fetched or booted, one line for each platform; for anybody
@@ -58,6 +62,7 @@ class Stage:
 
     study: Study
     host: LocalHost
+    posted: Posted | None = None  # the machine that the generator stands on, where it is another
 
     @cached_property
     def asked(self) -> list[Treatment]:
@@ -258,7 +263,9 @@ class Stage:
         """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
         from virtoll.run.laboratory import laboratory  # with it comes what makes tables, and no plan needs those
 
-        return laboratory(self.study, self.host, self.cpus, images, pending=pending, files=self.files)
+        return laboratory(
+            self.study, self.host, self.cpus, images, pending=pending, files=self.files, posted=self.posted
+        )
 
     def _films(self, say: Callable[[str], None]) -> dict[str, Path]:
         """What loads ask for that is made here and lies in the image, by its place inside: all conditions share one."""

@@ -117,6 +117,8 @@ class Deployer:
         """
         directory = self.lab.directory / name / trial
         directory.mkdir(exist_ok=True)
+        if self.lab.far is not None:
+            return self.lab.far.client(directory, {} if of is None else _books(of))
         confinement = generator_confinement(self.lab, outside=of is not None and is_elsewhere(of))
         books = {} if of is None else _books(of)
         return Client(self.lab.host, confinement, directory, cpus=len(self.lab.generator.cpus), books=books)

@@ -263,7 +263,7 @@ class LabExperiment:
         """The load, open where ``client`` stands, and further generators beside it."""
         assert held.offer is not None
         if generators == 1:
-            return load.session(client, held.offer)
+            return client.opened(load, held.offer)
         clients = self.deployer.places(client, generators)
         parts = load.divided(generators)
         notes.facts["generators"] = [

@@ -12,6 +12,7 @@ from typing import Any
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
+from virtoll.loads.base import Session
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
@@ -402,12 +403,19 @@ def allowed_late(offered: int) -> int:
     return math.floor(next(told, 0))
 
 
+def of_session(notes: Notes, session: Session) -> None:
+    """What a load's session proves and tells of where it stands: nothing, where that is the lab."""
+    for name, passed, detail in session.proofs():
+        notes.check(name, passed, detail)
+    notes.facts.update(session.facts)
+
+
 def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, windows: Sequence[Window]) -> None:
     """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = ORIGIN_HEADROOM
     used = cpus_used(watched, "origin", windows)
-    beside = ["generator"] if generator.cpus & origin.cpus else []
+    beside = ["generator"] if generator.netns and generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
         beside.append(LOAD)  # the load's own programs
     parts = {"origin": used, **{who: cpus_used(watched, who, windows) for who in beside}}

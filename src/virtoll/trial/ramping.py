@@ -78,6 +78,7 @@ class RampedService(DrivenService):
         told += f"; what it used is not known at {', '.join(unknown)} {unit}" if unknown else ""
         held = len(self._void) < len(measured.windows)
         notes.check(GENERATOR_HEADROOM, None if held and unknown else held, told)
+        proofs.of_session(notes, self.session)
         if self.has_origin:
             proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
 

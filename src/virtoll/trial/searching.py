@@ -303,6 +303,7 @@ class SearchedService(DrivenService):
         assert knee is not None
         of_generator(notes, knee, measured)
         of_beginning(notes, measured.windows)
+        proofs.of_session(notes, self.session)
         if self.has_origin:
             at = knee.lower if knee.upper is None else knee.upper
             numbers = knee.deciding([window.at for window in measured.windows], at)

@@ -25,6 +25,8 @@ _OF_ARMS = (
         "explain",
         "cluster",
         "host",
+        "generator",
+        "nic",
     ),
 )
 
@@ -59,5 +61,7 @@ def do(arguments: argparse.Namespace) -> int:
             cluster=arguments.cluster,
             tls=arguments.tls,
             host=arguments.host,
+            generator=arguments.generator,
+            nic=arguments.nic,
         )
     )

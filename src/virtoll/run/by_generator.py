@@ -1,0 +1,211 @@
+"""The load generator on another machine, which ssh reaches (`--generator`): who connects, looks, and wires labs.
+
+What carries orders out there is pushed as `--host` pushes it (`virtoll.run.by_ssh`); `virtoll.run.posting` is there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from virtoll.errors import GoneError, HostError, Problem, TrialError
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import CpuPlan, Lab, Uplink
+from virtoll.plain import printable
+from virtoll.post import clocks, nics
+from virtoll.post.orders import MOST_ANSWER_BYTES, Nic, Order, Reply, Standing, part_of, unpacked
+from virtoll.post.sessions import far
+from virtoll.record.model import ELSEWHERE, Environment
+from virtoll.run import frames
+from virtoll.run.apart import OPTION
+from virtoll.run.by_ssh import Line, destination_of, host_name
+from virtoll.run.fleet import heard
+from virtoll.run.performing import POST
+from virtoll.run.pushed import Pushed
+from virtoll.study.model import Study
+from virtoll.trial.treatment import Driven, treatments
+
+if TYPE_CHECKING:
+    from virtoll.run.request import Request
+
+_SILENCE_S = 60.0  # without a sign of life, which comes each `BEAT_S`
+_LOST = "the generator's machine was lost"
+
+
+class SshChannel:
+    """The way to it (`virtoll.post.sessions.Channel`). An answer that was not awaited leaves nobody to ask."""
+
+    def __init__(self, line: Line, where: str) -> None:
+        self._line, self.where, self._gone = line, where, ""
+
+    def ask(self, order: Order) -> Reply:
+        """Have an order carried out. TrialError where it cannot be; GoneError where nobody answers any more."""
+        if self._gone:
+            raise GoneError(self._gone, where=self.where)
+        try:
+            self._gone = "its answer was not awaited"  # unless it is
+            self._line.tell(order.model_dump_json().encode())
+            answer = b""
+            while not answer:  # an empty one says that somebody is there
+                answer = self._line.next(MOST_ANSWER_BYTES, _SILENCE_S)
+        except (OSError, frames.FramesError) as error:
+            why = getattr(error, "strerror", None) or error
+            self._gone = f"{_LOST}: {self._line.lost(str(why))}"
+            raise GoneError(self._gone, where=self.where) from None
+        self._gone = ""
+        return unpacked(answer)
+
+
+@dataclass(frozen=True)
+class Posted:
+    """The other machine, for one run."""
+
+    channel: SshChannel
+    destination: str
+    here: Nic
+    standing: Standing
+    clock: clocks.Reading
+    digest: str  # of what was pushed
+
+    @property
+    def there(self) -> Nic:
+        """Its network device."""
+        assert self.standing.nic is not None
+        return self.standing.nic
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return host_name(self.destination)
+
+    def told_in(self, environment: Environment) -> Environment:
+        """The environment of a run on this machine, with the generator's: what must be the same, and what may change."""
+        standing, machine = self.standing, dict(self.standing.machine)
+        may_change = {"memory_bytes": machine.pop("memory_bytes", None), "load_average": standing.load_average}
+        same = {
+            "machine": {**machine, "cpus": standing.cpus},
+            "nic": self.there.model_dump(),
+            "nic here": self.here.model_dump(),
+            "congestion control": standing.congestion,
+        }
+        clock = {"ahead_ns": self.clock.ahead_ns, "within_ns": self.clock.within_ns}
+        notes = {"at": self.name, "performer": self.digest, "clock": clock, **may_change}
+        warnings = [f"the generator's machine ({self.name}): {printable(line)}" for line in standing.warnings]
+        return environment.model_copy(
+            update={
+                "comparable": {**environment.comparable, ELSEWHERE: same},
+                "notes": {**environment.notes, ELSEWHERE: notes},
+                "warnings": [*environment.warnings, *warnings],
+            }
+        )
+
+    @contextmanager
+    def steering(self, ledger: Ledger, cpus: CpuPlan) -> Iterator[None]:
+        """What comes over our device is worked on by the instance's CPUs."""
+        with nics.steered(ledger, self.here.name, cpus.instance):
+            yield
+
+    def uplink(self) -> Uplink:
+        """That of one more lab, with addresses of its own: a switch may carry several. Locally administered (bit 1 of
+        the first octet), and "vt" in the next two.
+        """
+        drawn = secrets.token_bytes(2)
+        mac = f"02:76:74:{drawn[0]:02x}:{drawn[1]:02x}"
+        return Uplink(self.here.name, f"{mac}:01", self.there.name, f"{mac}:02")
+
+    @contextmanager
+    def stood(self, lab: Lab, uplink: Uplink) -> Iterator[Lab]:
+        """The lab, with its generator's side wired there for the length of the block. HostError where it cannot be."""
+        order = Order(kind="wire", lab=lab.run_tag, uplink=uplink)
+        with ExitStack() as stack:
+            try:
+                side = stack.enter_context(far(self.channel, order, self.standing.cpus, lab.generator.cpus))
+            except TrialError as error:
+                raise HostError(error.problem.what, where=error.problem.where, remedy=error.problem.remedy) from None
+            yield replace(lab, far=side)
+
+
+@contextmanager
+def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterator[Posted | None]:
+    """The machine that a request names, for the length of the block; None, where it names none.
+
+    HostError where it cannot be reached or used, or no lab can stand upon the network devices.
+    """
+    if request.generator is None:
+        yield None
+        return
+    assert request.nic is not None
+    here, there = request.nic
+    destination = destination_of(request.generator, OPTION)
+    if problems := nics.problems_of(LocalHost(), here, "this machine's"):
+        raise _refused(problems)
+    pushed, name = Pushed.of_here(), host_name(destination)
+    say(f"{name}: what drives the loads is brought there ({pushed.size // 10**6} MB)")
+    line = Line(destination, name, pushed, OPTION, [POST])
+    try:
+        line.begin()
+        channel = SshChannel(line, f"the generator's machine, {name}")
+        standing = _looked(channel, study, there)
+        found = Posted(channel, destination, nics.nic(here), standing, _clock(channel), pushed.digest)
+        _expect_one_link(found)
+        say(_told(found))
+        yield found
+    finally:
+        line.end()
+
+
+def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
+    """The machine. HostError with all that is missing there."""
+    works = [each.work for each in treatments(study)]
+    loads = [part_of(work.load) for work in works if isinstance(work, Driven)]
+    order = Order(kind="look", nic=nic, loads=[each for i, each in enumerate(loads) if each not in loads[:i]])
+    try:
+        standing: Standing = channel.ask(order).read(Standing)
+    except (TrialError, GoneError) as error:
+        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}", remedy=error.problem.remedy) from None
+    if standing.problems:
+        raise _refused([Problem(*map(printable, each)) for each in standing.problems])
+    if standing.nic is None:
+        raise HostError(f"it does not tell what {nic} is", where=channel.where)
+    return standing
+
+
+def _clock(channel: SshChannel) -> clocks.Reading:
+    try:
+        return clocks.read(lambda: channel.ask(Order(kind="clock")).read(int))
+    except (TrialError, GoneError) as error:
+        raise HostError(error.problem.what, where=channel.where) from None
+
+
+def _refused(problems: Sequence[Problem]) -> HostError:
+    told = [f"\n  {each}" for each in problems]
+    return HostError("the generator cannot stand on another machine:" + "".join(told), where=OPTION)
+
+
+def _expect_one_link(found: Posted) -> None:
+    """HostError where the two devices would not carry the same."""
+    here, there = found.here, found.there
+    if here.mtu_bytes != there.mtu_bytes:
+        what = f"the MTU of {here.name} here is {here.mtu_bytes}, and that of {there.name} there is {there.mtu_bytes}"
+        raise HostError(what, where=OPTION, remedy=f"give both the same: ip link set {here.name} mtu ...")
+
+
+def _told(found: Posted) -> str:
+    """In a line; also where the measured link is ssh's own."""
+    there, here = found.there, found.here
+    speed = f", {there.speed_mbit_per_s:,} Mbit/s" if there.speed_mbit_per_s else ""
+    told = f"{found.name}: {found.standing.cpus} CPUs; {here.name} here, {there.name} there{speed}"
+    if _way_to(found.standing.server) == here.name:
+        told += f"; ssh uses {here.name}, too: an order, an answer and a sign of life each 10 s pass it"
+    return heard(told)
+
+
+def _way_to(address: str) -> str:
+    """The device that leads to an address; "" where nobody knows."""
+    done = LocalHost().run(["ip", "-o", "route", "get", address or "0.0.0.0"], check=False)
+    words = done.text.split()
+    return words[words.index("dev") + 1] if done.returncode == 0 and "dev" in words[:-1] else ""

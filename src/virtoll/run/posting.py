@@ -1,0 +1,236 @@
+"""What a machine does whose generators load another one (`--generator`), order by order, as `virtoll.run.hosting` does
+for one that is measured.
+
+From the first look on the machine is that run's alone. An order that fails leaves the rest as it is: whoever gives
+orders knows what it still has open.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from virtoll.errors import HostError, Problem, VirtollError
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts import tuning
+from virtoll.hosts.interrupts import is_being_tidied_up_after
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Answer
+from virtoll.lab.posts import Stand, stood
+from virtoll.loads.base import Session
+from virtoll.offers import Http
+from virtoll.post import nics
+from virtoll.post.orders import Nic, Order, Standing, Told, Use, load_of, offer_of, packed, refused
+from virtoll.run import environment
+from virtoll.run.alone import alone
+from virtoll.run.looking import spent_of
+
+_Answer = tuple[Any, bytes]
+
+
+@dataclass
+class _Lab:
+    """The generator's side of one lab, and the sessions that are open in it."""
+
+    stand: Stand
+    stack: ExitStack  # gives it up
+    sessions: dict[int, tuple[Session, ExitStack]] = field(default_factory=dict)
+
+
+class Post:
+    """The machine, and the run whose generators stand on it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._host = LocalHost()
+        self._stack = ExitStack()
+        self._ledger: Ledger | None = None  # from the first look on
+        self._labs: dict[str, _Lab] = {}
+        self._opened = 0  # sessions, so far
+
+    def answer(self, data: bytes) -> bytes:
+        """Carry an order out; why it could not be, where it fails. An interrupt goes on."""
+        try:
+            order = Order.model_validate_json(data)
+            return packed(*self._done(order))
+        except Exception as error:
+            if is_being_tidied_up_after():
+                raise KeyboardInterrupt from error  # it came while that was undone, or led to it
+            return refused(_problem(error))
+
+    def end(self) -> None:
+        """Undo all, and give the machine up."""
+        stack, self._stack = self._stack, ExitStack()
+        self._labs.clear()
+        self._ledger = None
+        stack.close()
+
+    def _done(self, order: Order) -> _Answer:
+        if order.kind == "clock":
+            return time.monotonic_ns(), b""
+        if order.kind == "look":
+            return self._look(order).model_dump(mode="json"), b""
+        if order.kind == "wire":
+            return self._wire(order), b""
+        if (lab := self._labs.get(order.lab)) is None:
+            if order.kind == "unwire":
+                return None, b""  # it could not be wired
+            raise HostError("no lab is wired for this", where=self._name, remedy="begin the run anew")
+        if order.kind == "unwire":
+            del self._labs[order.lab]
+            lab.stack.close()
+            return None, b""
+        if order.session:
+            return self._in_session(lab, order)
+        return _IN_LAB[order.kind](self, lab, order)
+
+    def _look(self, order: Order) -> Standing:
+        """Take the machine, if it is not taken yet, and see what it is."""
+        if self._ledger is None:
+            self._stack.enter_context(alone(self._host))
+            directory = ledgers.state_directory() / "ledger"
+            self._ledger = self._stack.enter_context(ledgers.opened(self._host, directory, f"post-{os.getpid()}"))
+        problems = nics.problems_of(self._host, order.nic, "the generator's")
+        for part in order.loads:
+            problems += load_of(part).check(self._host)
+        return Standing(
+            machine=environment.machine(),
+            cpus=len(os.sched_getaffinity(0)),
+            nic=self._nic(order.nic),
+            congestion=tuning.congestion(),
+            load_average=os.getloadavg()[0],
+            server=(os.environ.get("SSH_CONNECTION", "").split() or [""] * 3)[2],
+            warnings=environment.warnings(is_lab=False),
+            problems=[(each.what, each.where, each.remedy) for each in dict.fromkeys(problems)],
+        )
+
+    def _nic(self, name: str) -> Nic | None:
+        try:
+            return nics.nic(name)
+        except HostError:
+            return None  # which is among the problems
+
+    def _wire(self, order: Order) -> None:
+        if self._ledger is None or order.uplink is None or order.lab in self._labs:
+            raise HostError("this lab cannot be wired", where=self._name, remedy="begin the run anew")
+        with ExitStack() as stack:
+            cpus = frozenset(os.sched_getaffinity(0))
+            stand = stack.enter_context(stood(self._host, self._ledger, order.uplink, cpus))
+            stand.expect_reached(sys.executable)
+            lab = _Lab(stand, stack.pop_all())
+        self._labs[order.lab] = lab
+        self._stack.push(lab.stack)
+
+    # -- in a lab -----------------------------------------------------------------------------------------
+
+    def _exchange(self, lab: _Lab, order: Order) -> _Answer:
+        assert order.offer is not None
+        client = lab.stand.client("visitor")
+        return None, client.exchange(offer_of(order.offer), order.sent, order.most_bytes)
+
+    def _get(self, lab: _Lab, order: Order) -> _Answer:
+        assert order.offer is not None
+        offer = offer_of(order.offer)
+        assert isinstance(offer, Http)
+        found = lab.stand.client("visitor").get(offer, order.path)
+        return TypeAdapter(Answer).dump_python(found, mode="json"), b""
+
+    def _open(self, lab: _Lab, order: Order) -> _Answer:
+        assert order.offer is not None
+        assert order.load is not None
+        self._opened += 1
+        client = lab.stand.client(f"session-{self._opened}")
+        client = replace(client, is_seeded=order.is_seeded)
+        load, offer = load_of(order.load), offer_of(order.offer)
+        with ExitStack() as stack:
+            session = stack.enter_context(load.session(client, offer))
+            lab.sessions[self._opened] = session, stack.pop_all()
+        lab.stack.push(lab.sessions[self._opened][1])
+        return self._opened, b""
+
+    # -- in a session -------------------------------------------------------------------------------------
+
+    def _in_session(self, lab: _Lab, order: Order) -> _Answer:
+        if order.session not in lab.sessions:
+            if order.kind == "close":
+                return None, b""
+            raise HostError("no such session is open", where=self._name)
+        session, stack = lab.sessions[order.session]
+        if order.kind == "close":
+            del lab.sessions[order.session]
+            stack.close()
+            return None, b""
+        if order.kind == "measure":
+            return _measured(lab.stand, session, order)
+        asked: dict[str, Callable[[], Any]] = {
+            "warm_up": lambda: session.warm_up(order.duration_ns),
+            "lead_in": lambda: session.lead_in(order.duration_ns or 0),
+            "lead_at_least": lambda: session.lead_at_least(order.duration_ns or 0),
+            "lead_ns": lambda: session.lead_ns if order.intensity is None else session.lead_ns_at(order.intensity),
+            "rest": session.rest,
+        }
+        return asked[order.kind](), b""
+
+
+_IN_LAB: dict[str, Callable[[Post, _Lab, Order], _Answer]] = {
+    "losses": lambda _post, lab, _order: (lab.stand.losses(), b""),
+    "received": lambda _post, lab, _order: (lab.stand.client("visitor").received_bytes(), b""),
+    "exchange": Post._exchange,
+    "get": Post._get,
+    "open": Post._open,
+}
+
+
+def _measured(stand: Stand, session: Session, order: Order) -> _Answer:
+    """A window, and what others had of the CPUs meanwhile."""
+    before = _Used.now(stand)
+    measurement = session.measure(intensity=order.intensity, duration_ns=order.duration_ns, start_ns=order.start_ns)
+    after = _Used.now(stand)
+    use = None if before is None or after is None else before.until(after)
+    log, raw = measurement.bulk.log, b""
+    if log is not None:
+        raw = log.read_bytes() if order.is_logged else b""
+        log.unlink(missing_ok=True)
+    has_log = log is not None and order.is_logged
+    return Told.of(measurement, use, has_log=has_log).model_dump(mode="json"), raw
+
+
+@dataclass(frozen=True)
+class _Used:
+    """CPU time so far, in s: of the generator's CPUs by kind (`spent_of`), and of its group."""
+
+    by_kind: Mapping[str, float]
+    ours_s: float
+
+    @classmethod
+    def now(cls, stand: Stand) -> _Used | None:
+        by_kind, ours_ns = spent_of(stand.cpus), stand.group.cpu_ns()
+        return None if by_kind is None or ours_ns is None else cls(by_kind, ours_ns / 1e9)
+
+    def until(self, later: _Used) -> Use:
+        spent = {kind: later.by_kind[kind] - self.by_kind[kind] for kind in self.by_kind}
+        # What interrupts take is the network's, which works for the generator.
+        at_work_s = spent["user"] + spent["nice"] + spent["system"]
+        return Use(
+            whole_s=max(0.0, sum(spent.values())),
+            others_s=at_work_s - (later.ours_s - self.ours_s),
+            stolen_s=max(0.0, spent["steal"]),
+        )
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, VirtollError):
+        return error.problem if hasattr(error, "problem") else Problem(str(error))  # a StudyError has several
+    if isinstance(error, ValidationError | RecursionError):
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "too deep"
+        return Problem(f"the order cannot be read: {first}")
+    return Problem(f"virtoll itself failed: {''.join(traceback.format_exception(error)[-3:])}")
