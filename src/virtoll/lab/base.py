@@ -71,8 +71,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Uplink:
-    """The way to a generator on another machine: the network devices of the two that are on one link, which stay as they
-    are, and the MAC addresses of what a lab has upon them.
+    """The way to a generator on another machine: the network devices of the two that are on one link, which stay as
+    they are, and the MAC addresses of what a lab has upon them.
     """
 
     nic: str  # of the SUT's machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from virtoll.hosts.base import Confinement, Host
@@ -14,16 +15,15 @@ _OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
 # Of a machine's own network device: what a full ring, a bad cable, or its queue lost. What it dropped because nobody
 # asked for it (rx_dropped: other protocols' frames) is no loss.
-_NICS = ("rx_missed_errors", "rx_crc_errors", "tx_dropped", "tx_errors")
-_NIC_SCRIPT = 'cd "/sys/class/net/$1/statistics"; shift; exec cat "$@"'
+_NICS = {"rx": ("missed_errors", "crc_errors"), "tx": ("dropped", "errors")}
 
 
 def losses(lab: Lab) -> dict[str, int]:
     """Counters since the wiring, by place ("origin eth0 rx_dropped", "sut conntrack drop"); before and after a trial.
 
     Drops of a shaped line are asked for, and happen in its queue, which is not counted here; nor is the instance's
-    own link, whose overflow is the instance's doing. Where the generator stands on another machine, both network devices
-    of the link are counted, too.
+    own link, whose overflow is the instance's doing. Where the generator stands on another machine, both network
+    devices of the link are counted, too.
     """
     found: dict[str, int] = {}
     generators = [
@@ -45,8 +45,14 @@ def of_namespace(host: Host, netns: str) -> dict[str, int]:
 
 def of_nic(host: Host, nic: str) -> dict[str, int]:
     """The same of one of the machine's own devices: "eno1 rx_missed_errors"."""
-    counts = host.run(["sh", "-c", _NIC_SCRIPT, "sh", nic, *_NICS]).text.split()
-    return {f"{nic} {name}": int(count) for name, count in zip(_NICS, counts, strict=True)}
+    (told,) = json.loads(host.run(["ip", "-j", "-s", "-s", "link", "show", "dev", nic]).text)
+    counts = told.get("stats64", {})
+    return {
+        f"{nic} {way}_{name}": int(counts[way][name])
+        for way, names in _NICS.items()
+        for name in names
+        if name in counts.get(way, {})
+    }
 
 
 def parse(text: str) -> dict[str, int]:

@@ -61,7 +61,7 @@ class Stand:
         while self.host.run([python, "-I", "-S", "-c", _REACH], confinement=confinement).text not in _REFUSED:
             if time.monotonic() > deadline:
                 raise HostError(
-                    f"nothing comes back over {self.nic}: it is not on one link, or in one VLAN, with the other machine's",
+                    f"nothing comes back over {self.nic}: it is on another link, or VLAN, than the other machine's",
                     where=f"the generator's {self.nic}",
                     remedy="name the devices at both ends of the cable, or in one broadcast domain: --nic HERE,THERE",
                 )

@@ -71,13 +71,13 @@ _SUT_ONLY = (
 
 @contextmanager
 def wired(
-    host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int = 1, uplink: Uplink | None = None
+    host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int = 1, *, uplink: Uplink | None = None
 ) -> Iterator[Lab]:
     """The lab of one run, wired for the length of the block. HostError says what could not be made.
 
     ``uplink``: the generator stands on another machine, and this leads there.
     """
-    lab = _unwired(host, ledger, run_tag, cpus, generators, uplink)
+    lab = _unwired(host, ledger, run_tag, cpus, generators, uplink=uplink)
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
         private.make(lab.directory.parent)
@@ -89,7 +89,7 @@ def wired(
         # Every command of the run works in a cgroup, which is ended before what the command makes is removed: one that
         # outlived a kill -9 for a moment is dead by then, or finds no cgroup to start in.
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
-        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators, uplink)
+        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators, uplink=uplink)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab, uplink)])
         # Else what has come waits until the origin, where it shares the CPU, has had its turn, and so does a sample.
         for name in ("generator", "monitor"):
@@ -109,7 +109,7 @@ def directory_of(tag: str) -> Path:
     return state_directory() / f"lab-{tag}"
 
 
-def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int, uplink: Uplink | None) -> Lab:
+def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, generators: int, *, uplink: Uplink | None) -> Lab:
     netns = f"vt-{run_tag}-gen" if uplink is None else ""
     return Lab(
         ledger=ledger,

@@ -92,7 +92,7 @@ class Session(ABC):
         return self.lead_ns
 
     def proofs(self) -> Sequence[tuple[str, bool | None, str]]:
-        """What it proves of where it stands, besides what its windows tell: a check's name, whether it held, and why."""
+        """What it proves of where it stands, besides what its windows tell: a check's name, if it held, and why."""
         return ()
 
     @property

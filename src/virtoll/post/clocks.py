@@ -51,9 +51,9 @@ class Moved:
 def moved(window: Window, before: Reading, after: Reading) -> Moved:
     """A window of the other machine's, between two readings of its clock.
 
-    What the clocks moved apart between the readings is taken as even, and its offset at the window's middle; at its ends
-    it is off by half of what they moved in it. TrialError where the window does not lie between the readings: it is none
-    that was asked for.
+    What the clocks moved apart between the readings is taken as even, and the offset is that at the window's middle; at
+    its ends it is off by half of what they moved in it. TrialError where the window does not lie between the readings:
+    it is none that was asked for.
     """
     apart_ns, long_ns = after.ahead_ns - before.ahead_ns, max(1, after.at_ns - before.at_ns)
     middle_ns = window.start_ns + window.duration_ns // 2 - before.ahead_ns

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
@@ -14,38 +16,41 @@ from virtoll.networks.macvlan import MacvlanNetwork
 from virtoll.post.orders import Nic
 
 _CLASS = Path("/sys/class/net")
-_IFF_UP = 1  # linux/if.h
 _OPTION = "--nic HERE,THERE"
 
 
-def nic(name: str, root: Path = _CLASS) -> Nic:
-    """The device as a run records it. HostError where there is none, or it cannot be read."""
-    device = root / name
-    try:
-        mtu_bytes = int(_word(device / "mtu") or "")
-    except ValueError:
-        raise HostError(f"there is no network device {name}", where=_OPTION, remedy="`ip link` names them") from None
-    driver = device / "device/driver"
-    speed = _word(device / "speed")  # -1, or an error, where it has none: a virtual device's
+def devices(host: Host) -> dict[str, dict[str, Any]]:
+    """All of the network namespace that we are in, by name, as iproute2 tells them. (/sys may be another's.)"""
+    return {each["ifname"]: each for each in json.loads(host.run(["ip", "-j", "link", "show"]).text or "[]")}
+
+
+def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
+    """The device as a run records it. HostError where there is none."""
+    found = devices(host).get(name)
+    if found is None:
+        raise HostError(f"there is no network device {name}", where=_OPTION, remedy="`ip link` names them")
+    told = _told_of(found, root)
+    driver, speed = (None, None) if told is None else (told / "device/driver", _word(told / "speed"))
     return Nic(
         name=name,
-        driver=driver.resolve().name if driver.exists() else None,
-        speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,
-        mtu_bytes=mtu_bytes,
+        driver=driver.resolve().name if driver is not None and driver.exists() else None,
+        speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
+        mtu_bytes=int(found["mtu"]),
     )
 
 
-def problems_of(host: Host, name: str, whose: str, root: Path = _CLASS) -> list[Problem]:
+def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
     """What keeps a lab from standing upon a device; ``whose``: the machine, in words."""
-    device, where = root / name, f"{whose} {name}"
-    if not (device / "mtu").exists():
-        known = ", ".join(sorted(path.name for path in root.iterdir() if path.name != "lo")) or "none"
+    every, where = devices(host), f"{whose} {name}"
+    if (found := every.get(name)) is None:
+        known = ", ".join(sorted(each for each in every if each != "lo")) or "none"
         return [Problem(f"there is no such network device; there are: {known}", where, f"name one of them: {_OPTION}")]
-    if (_word(device / "type") or "") != "1":  # ARPHRD_ETHER of linux/if_arp.h
+    flags = found.get("flags", [])
+    if found.get("link_type") != "ether":
         return [Problem("it is no Ethernet device, and a macvlan stands upon no other", where, f"name one: {_OPTION}")]
-    if not int(_word(device / "flags") or "0", 16) & _IFF_UP:
+    if "UP" not in flags:
         return [Problem("it is down", where, f"ip link set {name} up")]
-    if _word(device / "carrier") == "0":
+    if "LOWER_UP" not in flags:
         return [Problem("it has no link: its cable is out, or the other end is down", where, "see both ends")]
     return MacvlanNetwork().check(host, "veth")
 
@@ -55,8 +60,10 @@ def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS
     """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
     each side pays for what it receives. Nothing is changed where the kernel cannot (built without RPS).
     """
+    found = devices(ledger.host).get(name)
+    told = None if found is None else _told_of(found, root)
     with ExitStack() as stack:
-        for queue in sorted((root / name / "queues").glob("rx-*/rps_cpus")):
+        for queue in [] if told is None else sorted((told / "queues").glob("rx-*/rps_cpus")):
             if (before := chosen(queue)) is None or (after := mask_like(before, cpus)) == before:
                 continue
             setting = Setting(queue, before, after)
@@ -67,12 +74,18 @@ def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS
 
 def mask_like(mask: str, cpus: frozenset[int]) -> str:
     """These CPUs as a bitmap with as many digits as another one of the kernel's: "00000000,00000000" or "0"."""
-    words = mask.split(",")
     bits, found = sum(1 << cpu for cpu in cpus), []
-    for width in reversed([len(word) for word in words]):
+    for width in reversed([len(word) for word in mask.split(",")]):
         found.append(f"{bits & ((1 << 4 * width) - 1):0{width}x}")
         bits >>= 4 * width
     return ",".join(reversed(found))
+
+
+def _told_of(device: Mapping[str, Any], root: Path) -> Path | None:
+    """What /sys tells of a device; None where that is another namespace's, which may have one of the same name."""
+    path = root / str(device["ifname"])
+    own = _word(path / "ifindex"), _word(path / "address")
+    return path if own == (str(device["ifindex"]), device.get("address")) else None
 
 
 def _word(path: Path) -> str | None:

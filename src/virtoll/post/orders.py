@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from virtoll import strict_json
 from virtoll.errors import HostError, Problem, TrialError
@@ -27,7 +28,6 @@ MOST_ANSWER_BYTES = 8 + MOST_HEADING_BYTES + MOST_RAW_BYTES
 _LENGTH = 8
 _MOST_TOLD = 4000  # characters of why an order cannot be carried out
 _MOST_BUCKETS = 200_000  # of a histogram: ten times what the native generator's has
-T = TypeVar("T")
 
 # Of the machine, of a lab in it, and of a load's session in that.
 _OfMachine = Literal["look", "clock"]
@@ -122,6 +122,15 @@ class Told(BaseModel):
     lateness: _Histogram | None
     has_log: bool
     use: Use | None  # None: /proc/stat could not be read
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        """As an instrument's buckets are: what is told of them is computed so."""
+        for rows in (self.histogram, self.lateness):
+            for (lower_ns, upper_ns, _), after in pairwise([*(rows or ()), None]):
+                if upper_ns <= lower_ns or (after is not None and after[0] < upper_ns):
+                    raise ValueError("buckets that do not ascend")
+        return self
 
     @classmethod
     def of(cls, measurement: Measurement, use: Use | None, *, has_log: bool) -> Told:

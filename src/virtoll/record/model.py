@@ -61,8 +61,8 @@ ROTATION = "rotation"
 # The fact of a trial that says what work which was none of the lab's took of the instance's CPUs in the windows: CPUs
 # on average, and the bound that chance and daemons explain.
 OTHERS = "others"
-# Of a run whose load generator is on another machine: that machine and the link, in an environment's `comparable`; how it
-# is reached and its clock, in its notes; and of its windows there, in a trial's facts.
+# Of a run whose load generator is on another machine: that machine and the link, in an environment's `comparable`; how
+# it is reached and its clock, in its notes; and of its windows there, in a trial's facts.
 ELSEWHERE = "generator elsewhere"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 

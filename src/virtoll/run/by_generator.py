@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from virtoll.errors import GoneError, HostError, Problem, TrialError
 from virtoll.hosts.ledger import Ledger
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from virtoll.run.request import Request
 
 _SILENCE_S = 60.0  # without a sign of life, which comes each `BEAT_S`
+_MOST_STANDING_CHARS = 65_536  # twenty times what a machine tells of itself
 _LOST = "the generator's machine was lost"
 
 
@@ -83,7 +84,7 @@ class Posted:
         return host_name(self.destination)
 
     def told_in(self, environment: Environment) -> Environment:
-        """The environment of a run on this machine, with the generator's: what must be the same, and what may change."""
+        """The environment of a run on this machine, with the generator's: what must stay the same, and what may not."""
         standing, machine = self.standing, dict(self.standing.machine)
         may_change = {"memory_bytes": machine.pop("memory_bytes", None), "load_average": standing.load_average}
         same = {
@@ -150,7 +151,7 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         line.begin()
         channel = SshChannel(line, f"the generator's machine, {name}")
         standing = _looked(channel, study, there)
-        found = Posted(channel, destination, nics.nic(here), standing, _clock(channel), pushed.digest)
+        found = Posted(channel, destination, nics.nic(LocalHost(), here), standing, _clock(channel), pushed.digest)
         _expect_one_link(found)
         say(_told(found))
         yield found
@@ -169,8 +170,8 @@ def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
         raise HostError(error.problem.what, where=f"{OPTION} {channel.where}", remedy=error.problem.remedy) from None
     if standing.problems:
         raise _refused([Problem(*map(printable, each)) for each in standing.problems])
-    if standing.nic is None:
-        raise HostError(f"it does not tell what {nic} is", where=channel.where)
+    if standing.nic is None or len(standing.model_dump_json()) > _MOST_STANDING_CHARS:
+        raise HostError("what it tells of itself cannot be kept", where=channel.where)
     return standing
 
 

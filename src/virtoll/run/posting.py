@@ -75,25 +75,13 @@ class Post:
         stack.close()
 
     def _done(self, order: Order) -> _Answer:
-        if order.kind == "clock":
-            return time.monotonic_ns(), b""
-        if order.kind == "look":
-            return self._look(order).model_dump(mode="json"), b""
-        if order.kind == "wire":
-            return self._wire(order), b""
+        if order.kind in _OF_MACHINE:
+            return _OF_MACHINE[order.kind](self, order), b""
         if (lab := self._labs.get(order.lab)) is None:
-            if order.kind == "unwire":
-                return None, b""  # it could not be wired
             raise HostError("no lab is wired for this", where=self._name, remedy="begin the run anew")
-        if order.kind == "unwire":
-            del self._labs[order.lab]
-            lab.stack.close()
-            return None, b""
-        if order.session:
-            return self._in_session(lab, order)
-        return _IN_LAB[order.kind](self, lab, order)
+        return self._in_session(lab, order) if order.session else _IN_LAB[order.kind](self, lab, order)
 
-    def _look(self, order: Order) -> Standing:
+    def _look(self, order: Order) -> Any:
         """Take the machine, if it is not taken yet, and see what it is."""
         if self._ledger is None:
             self._stack.enter_context(alone(self._host))
@@ -102,7 +90,7 @@ class Post:
         problems = nics.problems_of(self._host, order.nic, "the generator's")
         for part in order.loads:
             problems += load_of(part).check(self._host)
-        return Standing(
+        told = Standing(
             machine=environment.machine(),
             cpus=len(os.sched_getaffinity(0)),
             nic=self._nic(order.nic),
@@ -112,10 +100,11 @@ class Post:
             warnings=environment.warnings(is_lab=False),
             problems=[(each.what, each.where, each.remedy) for each in dict.fromkeys(problems)],
         )
+        return told.model_dump(mode="json")
 
     def _nic(self, name: str) -> Nic | None:
         try:
-            return nics.nic(name)
+            return nics.nic(self._host, name)
         except HostError:
             return None  # which is among the problems
 
@@ -129,6 +118,11 @@ class Post:
             lab = _Lab(stand, stack.pop_all())
         self._labs[order.lab] = lab
         self._stack.push(lab.stack)
+
+    def _unwire(self, order: Order) -> None:
+        """Nothing, where it could not be wired."""
+        if (lab := self._labs.pop(order.lab, None)) is not None:
+            lab.stack.close()
 
     # -- in a lab -----------------------------------------------------------------------------------------
 
@@ -181,6 +175,12 @@ class Post:
         return asked[order.kind](), b""
 
 
+_OF_MACHINE: dict[str, Callable[[Post, Order], Any]] = {
+    "clock": lambda _post, _order: time.monotonic_ns(),
+    "look": Post._look,
+    "wire": Post._wire,
+    "unwire": Post._unwire,
+}
 _IN_LAB: dict[str, Callable[[Post, _Lab, Order], _Answer]] = {
     "losses": lambda _post, lab, _order: (lab.stand.losses(), b""),
     "received": lambda _post, lab, _order: (lab.stand.client("visitor").received_bytes(), b""),
