@@ -21,18 +21,25 @@ from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.post.sessions import CLOCK, OWN
-from virtoll.record.model import ELSEWHERE, GENERATOR_HEADROOM, ORIGIN_HEADROOM
+from virtoll.record.model import ALL_THERE, ELSEWHERE, GENERATOR_HEADROOM, ORIGIN_HEADROOM
 from virtoll.services.nginx import Nginx
+from virtoll.services.squid import Squid
+from virtoll.trial.proofs import IDLE
 
 pytestmark = pytest.mark.machine
 GENERATOR = ("--generator", f"ssh://{DESTINATION}:22", "--nic", "here0,there0")
 # Of these a busy machine may fall short: both ends of the link are on it, and others besides.
-_BUSY = (CLOCK, OWN, GENERATOR_HEADROOM, ORIGIN_HEADROOM, "the generator kept its schedule")
-STUDY = """\
+_BUSY = (
+    *(CLOCK, OWN, GENERATOR_HEADROOM, ORIGIN_HEADROOM, ALL_THERE, IDLE),
+    *("the generator kept its schedule", "offered load met intended", "the clock held"),
+)
+PROXY = """\
 name = "apart"
 blocks = 2
 noise_floor = false
 [service]
+name = "squid"
+[origin]
 name = "nginx"
 [load]
 name = "http"
@@ -40,9 +47,32 @@ loop = "open"
 rate = "50/s"
 connections = 50
 time_limit = "2 s"
-warm_up = "0 s"
+warm_up = "200 ms"
 [[arms]]
 platform = "native"
+[[arms]]
+platform = "docker"
+optional = true
+"""
+# A lab of its own for each arm, and all of them upon one device.
+IN_TURN = """\
+name = "turns"
+design = "rotation"
+blocks = 2
+noise_floor = false
+[rotation]
+rounds = 2
+window = "1 s"
+[service]
+name = "nginx"
+[load]
+name = "http"
+connections = 2
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+optional = true
 """
 
 
@@ -89,8 +119,8 @@ class Apart:
                 found.append(int(entry.name))
         return [pid for pid in found if pid in parents]
 
-    def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.directory / "out/trials.jsonl").read_text().splitlines()]
+    def records(self, out: str = "out") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.directory / out / "trials.jsonl").read_text().splitlines()]
 
     def environment(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.directory / "out/environment.json").read_text())
@@ -110,12 +140,14 @@ class Apart:
 def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
     # The machine has this one's cache, and no mirror: where nothing else has asked for its image yet, it is made here.
     try:
-        rootfs.build(LocalHost(), "apart", Nginx().image.packages, lambda line: print(line, file=sys.stderr))
+        for service in (Nginx(), Squid()):
+            rootfs.build(LocalHost(), "apart", service.image.packages, lambda line: print(line, file=sys.stderr))
     except HostError as error:
         pytest.skip(str(error))  # there is no mirror
     with machine(tmp_path_factory.mktemp("sshd") / "m") as place:
         there = Apart(place, tmp_path_factory.mktemp("here"))
-        (there.directory / "apart.toml").write_text(STUDY)
+        (there.directory / "apart.toml").write_text(PROXY)
+        (there.directory / "turns.toml").write_text(IN_TURN)
         yield there
 
 
@@ -141,18 +173,46 @@ def test_a_study_is_driven_from_there_killed_and_goes_on_to_its_report(apart: Ap
     code, said = apart.virtoll("run", "out", *GENERATOR)
     assert code in (0, 1), said
     records = apart.records()[1:]
-    assert len(records) == 4, said
+    assert len(records) == 2 * _arms(apart.directory / "out"), said
     for record in records:
-        broken = [check["name"] for check in record["checks"] if check["passed"] is False]
-        assert record["status"] in ("valid", "invalid"), record["reason"]
-        assert set(broken) <= set(_BUSY), record["reason"]
+        assert_driven(record)
         (window,) = record["measured"]["windows"]
         (phase,) = [each for each in record["phases"] if each["name"] == "window"]
         assert phase["start_ns"] <= window["start_ns"] <= phase["start_ns"] + phase["duration_ns"]
-        assert window["events"]["request"]["completed"] > 0
-        assert window["booked"]["cpu_ns"]["instance"] > 0
-        assert len(record["facts"][ELSEWHERE]["clock"]) == 1
+        assert (apart.directory / f"out/trials/{record['trial']['id']}/requests.parquet").is_file()
     assert (apart.directory / "out/report/index.html").is_file()
-    assert (apart.directory / f"out/trials/{records[0]['trial']['id']}/requests.parquet").is_file()
+    assert "generator elsewhere" in (apart.directory / "out/report/index.html").read_text()
     assert apart.left() == []
     assert apart.links() == before
+
+
+def test_arms_in_turn_stand_upon_one_device(apart: Apart) -> None:
+    before = apart.links()
+    code, said = apart.virtoll("run", "turns.toml", "--out", "turns", *GENERATOR)
+    assert code in (0, 1), said
+    records = apart.records("turns")
+    assert len(records) == 2 * _arms(apart.directory / "turns"), said
+    for record in records:
+        assert_driven(record)
+        assert len(record["measured"]["windows"]) == 2
+    assert apart.left() == []
+    assert apart.links() == before
+
+
+def assert_driven(record: dict[str, Any]) -> None:
+    """From there, and all that is not this machine's business held."""
+    broken = [check["name"] for check in record["checks"] if check["passed"] is False]
+    assert record["status"] in ("valid", "invalid"), record["reason"]
+    assert set(broken) <= set(_BUSY), record["reason"]
+    windows = record["measured"]["windows"]
+    for window in windows:
+        assert window["events"]["request"]["completed"] > 0
+        assert window["booked"]["cpu_ns"]["instance"] > 0
+    assert len(record["facts"][ELSEWHERE]["clock"]) == len(windows)
+    wiring = next(check for check in record["checks"] if check["name"] == "the wiring lost nothing")
+    assert wiring["passed"], wiring["detail"]
+
+
+def _arms(out: Path) -> int:
+    plan = json.loads((out / "plan.json").read_text())
+    return len({trial["arm"]["label"] for trial in plan["trials"]})

@@ -22,7 +22,7 @@ __main__
 cli
 run fakes manual
 catalogue trial
-instruments
+instruments post
 probes
 aggressors
 loads
@@ -44,6 +44,7 @@ MACHINE = {
     "images",
     "networks",
     "platforms",
+    "post",
     "services",
     "loads",
     "monitor",

@@ -32,6 +32,28 @@ def generator_options(environment: Environment) -> str:
     return f" --generator ssh://root@{at} --nic {here},{there}"
 
 
+def generator_told(environment: Environment) -> str:
+    """Which machine the load came from, and how, where that was another one; "" where it was not."""
+    same = environment.comparable.get(ELSEWHERE)
+    if not isinstance(same, dict):
+        return ""
+    here, there = (nic if isinstance(nic := same.get(key), dict) else {} for key in ("nic here", "nic"))
+    parts = [
+        f"{same.get('cpus', '?')} CPUs ({same.get('cpu_model') or 'of a model that is not told'})",
+        f"Linux {str(same.get('kernel', '?')).partition(' ')[0]}",
+        f"{there.get('name', '?')} ({there.get('driver') or 'no driver of its own'}, {_speed(there)}, "
+        f"MTU {there.get('mtu_bytes', '?')}) to {here.get('name', '?')} here ({here.get('driver') or 'no driver'})",
+        f"TCP's congestion control {same.get('congestion control') or '?'}",
+    ]
+    at = _word(environment.notes.get(ELSEWHERE), "at", "which is not named")
+    return f"the load generator stood on another machine, {at}: {'; '.join(parts)}"
+
+
+def _speed(nic: dict[str, Any]) -> str:
+    speed = nic.get("speed_mbit_per_s")
+    return f"{speed:,} Mbit/s" if isinstance(speed, int) else "a speed that is not told"
+
+
 def _word(table: Any, key: str, otherwise: str) -> str:
     """A word of a table that anybody may have written."""
     found = table.get(key) if isinstance(table, dict) else None

@@ -88,7 +88,8 @@ class Posted:
         standing, machine = self.standing, dict(self.standing.machine)
         may_change = {"memory_bytes": machine.pop("memory_bytes", None), "load_average": standing.load_average}
         same = {
-            "machine": {**machine, "cpus": standing.cpus},
+            **machine,
+            "cpus": standing.cpus,
             "nic": self.there.model_dump(),
             "nic here": self.here.model_dump(),
             "congestion control": standing.congestion,

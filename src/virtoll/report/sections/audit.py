@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from virtoll.analysis.audit import Audited, Difference, audited, title
 from virtoll.plain import listed
+from virtoll.record.told import generator_told
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING
 from virtoll.report.sections.base import Section
@@ -37,8 +38,10 @@ class FairnessAudit(Section):
         return any(record.audit is not None for record in findings.run.records)
 
     def text(self, findings: Findings) -> list[str]:
-        """The flagged differences, a sentence each."""
-        return spoken(_audited(findings), sorted(set(findings.run.plan.hosts.values())))
+        """Where the load came from, if not from the same machine; the flagged differences, a sentence each."""
+        told = generator_told(findings.run.environment)
+        elsewhere = [f"{told[:1].upper()}{told[1:]}. What is said below is of the machine under test."] if told else []
+        return elsewhere + spoken(_audited(findings), sorted(set(findings.run.plan.hosts.values())))
 
     def tables(self, findings: Findings) -> list[Table]:
         """What differs, and all that was read; of several hosts on the first."""

@@ -1,0 +1,616 @@
+"""The load generator on another machine (`--generator`): orders, clocks, looks and devices, and the way there by a
+double of ssh's client whose post stands on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import post_double
+from loads_server import MisbehavingServer
+from virtoll.catalogue import catalogue
+from virtoll.errors import GoneError, HostError, StudyError, TrialError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.base import Completed
+from virtoll.hosts.ledger import Ledger
+from virtoll.lab import losses
+from virtoll.loads.base import loads
+from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.offers import Http, JanusRoom, Port
+from virtoll.post import clocks, nics, orders
+from virtoll.post.clocks import Reading
+from virtoll.post.looks import Looks, used_ns
+from virtoll.post.orders import Order, Told, load_of, offer_of, part_of
+from virtoll.post.sessions import CLOCK, OWN, Far, FarClient, FarSession
+from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
+from virtoll.record.store import RunDirectory
+from virtoll.record.told import generator_options
+from virtoll.run import by_generator, by_ssh, pushed
+from virtoll.run.apart import expect_apart, expect_as_begun
+from virtoll.run.by_generator import Posted, posted
+from virtoll.run.conduct import run_study
+from virtoll.run.execute import execute
+from virtoll.run.posting import Post
+from virtoll.run.request import Request
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.trial.notes import Course, Notes
+
+SERVER = "ssh://root@double.lan:2222"
+
+
+def study_of(more: str = "", head: str = 'name = "apart"\nblocks = 2\n') -> Study:
+    service = '[service]\nname = "nginx"\n[load]\nname = "http"\n'
+    arms = '[[arms]]\nplatform = "native"\n'
+    return read_study(f"{head}{service}{more}{arms}", "apart.toml", catalogue())
+
+
+def asking(**changes: Any) -> Request:
+    return replace(Request(study="small.toml", generator=SERVER, nic=("eth6", "eth7")), **changes)
+
+
+# -- orders and answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in loads() if name != "command"])  # that has no settings by default
+def test_a_load_comes_over_with_its_settings(name: str) -> None:
+    load = loads()[name]()
+    order = Order(kind="open", load=part_of(load))
+    there = Order.model_validate_json(order.model_dump_json())
+    assert there.load is not None
+    assert load_of(there.load).settings == load.settings
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [Http("198.18.1.1", 80, proxy=True, upstream="198.18.2.2:8080"), JanusRoom("1.2.3.4", 80, Port(9, "udp", 12), 7)],
+)
+def test_an_offer_comes_over(offer: Any) -> None:
+    assert offer_of(part_of(offer)) == offer
+
+
+def test_bytes_come_over() -> None:
+    order = Order(kind="exchange", sent=b"\x00\xff{")
+    assert Order.model_validate_json(order.model_dump_json()).sent == b"\x00\xff{"
+    assert orders.unpacked(orders.packed(None, b"\x00\xfe")).raw == b"\x00\xfe"
+
+
+def test_what_failed_there_fails_the_trial() -> None:
+    def failing() -> bytes:
+        return Post("there").answer(Order(kind="losses", lab="none").model_dump_json().encode())
+
+    with pytest.raises(TrialError, match="no lab is wired for this"):
+        orders.unpacked(failing())
+    assert b"the order cannot be read" in Post("there").answer(b"{")
+
+
+WINDOW = {"start_ns": 5, "duration_ns": 10, "work": 1.0}
+TOLD = {"instrument": "x", "window": WINDOW, "histogram": [[1, 2, 3]], "lateness": None, "has_log": False, "use": None}
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        b"{",
+        b"[" * 100_000,
+        b'{"value": NaN}',
+        b'{"value": 1, "more": 2}',
+        json.dumps({"value": {**TOLD, "histogram": [[2, 1, 3]]}}).encode(),
+        json.dumps({"value": {**TOLD, "histogram": [[1, 3, 1], [2, 4, 1]]}}).encode(),
+        json.dumps({"value": {**TOLD, "histogram": [[1, 2, -3]]}}).encode(),
+        json.dumps({"value": {**TOLD, "window": {**WINDOW, "work": -1}}}).encode(),
+        json.dumps({"value": {**TOLD, "window": {**WINDOW, "odd": 1}}}).encode(),
+        json.dumps({"value": 7}).encode(),
+    ],
+)
+def test_what_a_stranger_answers_is_no_measurement(heading: bytes) -> None:
+    with pytest.raises(TrialError, match="cannot be read"):
+        orders.unpacked(len(heading).to_bytes(8, "big") + heading).read(Told)
+
+
+def test_an_answer_that_lies_about_its_length_is_none() -> None:
+    for answer in (b"", b"\x00" * 7, (2**40).to_bytes(8, "big"), (9).to_bytes(8, "big") + b"{}"):
+        with pytest.raises(TrialError, match="cannot be read"):
+            orders.unpacked(answer)
+
+
+# -- clocks -----------------------------------------------------------------------------------------------
+
+
+def test_the_shortest_exchange_counts() -> None:
+    ours = iter([0, 100, 1000, 1010, *([2000, 2100] * 5)])
+    theirs = iter([50_050, 51_005, *([52_000] * 5)])
+    found = clocks.read(lambda: next(theirs), lambda: next(ours))
+    assert found == Reading(1005, 50_000, 6)
+
+
+@given(
+    ahead_ns=st.integers(-(10**15), 10**15),
+    ppm=st.integers(-100, 100),
+    start_ns=st.integers(10**6, 10**9),
+    length_ns=st.integers(0, 10**10),
+    after_ns=st.integers(0, 10**9),
+    ways_ns=st.tuples(*[st.integers(0, 10**6)] * 4),
+)
+def test_a_window_lies_within_its_bound_whatever_the_ways_take(
+    ahead_ns: int, ppm: int, start_ns: int, length_ns: int, after_ns: int, ways_ns: tuple[int, int, int, int]
+) -> None:
+    def theirs(ours_ns: int) -> int:
+        return ours_ns + ahead_ns + ours_ns * ppm // 10**6
+
+    def reading(at_ns: int, out_ns: int, back_ns: int) -> Reading:
+        middle_ns = at_ns + (out_ns + back_ns) // 2
+        return Reading(middle_ns, theirs(at_ns + out_ns) - middle_ns, (out_ns + back_ns) // 2 + 1)
+
+    end_ns = start_ns + length_ns
+    before = reading(start_ns - ways_ns[0] - ways_ns[1], *ways_ns[:2])
+    after = reading(end_ns + after_ns, *ways_ns[2:])
+    told = Window(start_ns=theirs(start_ns), duration_ns=theirs(end_ns) - theirs(start_ns), work=0)
+    moved = clocks.moved(told, before, after)
+    rounding = 3 + length_ns // 10**8 + 1
+    assert abs(moved.window.start_ns - start_ns) <= moved.within_ns + rounding
+    assert abs(moved.window.end_ns - end_ns) <= moved.within_ns + rounding + length_ns * abs(ppm) // 10**6
+
+
+def test_all_times_of_a_window_are_moved_and_no_length() -> None:
+    events = Events(
+        intended=1,
+        offered=1,
+        completed=1,
+        failures={},
+        censored=0,
+        drain=Drain.model_validate({"under_way": 1, "completed": 1, "end_ns": 1_300}),
+    )
+    told = Window(start_ns=1_100, duration_ns=100, work=1, asked_ns=1_050, until_ns=1_300, begun_ns=1_101,
+                  events={"request": events})  # fmt: skip
+    ours = clocks.moved(told, Reading(0, 1_000, 1), Reading(400, 1_000, 1)).window
+    assert (ours.start_ns, ours.duration_ns, ours.asked_ns, ours.until_ns, ours.begun_ns) == (100, 100, 50, 300, 101)
+    drain = ours.events["request"].drain
+    assert drain is not None
+    assert drain.end_ns == 300
+
+
+@pytest.mark.parametrize("start_ns", [900, 1_390])
+def test_a_window_that_was_not_asked_for_is_none(start_ns: int) -> None:
+    told = Window(start_ns=start_ns, duration_ns=100, work=1)
+    with pytest.raises(TrialError, match="does not lie in the time"):
+        clocks.moved(told, Reading(0, 1_000, 1), Reading(400, 1_000, 1))
+
+
+# -- looks ------------------------------------------------------------------------------------------------
+
+
+def test_both_kinds_of_books_are_read(tmp_path: Path) -> None:
+    (tmp_path / "v2").write_text("usage_usec 12\nuser_usec 5\n")
+    (tmp_path / "v1").write_text("34\n")
+    (tmp_path / "junk").write_text("nothing")
+    assert [used_ns(tmp_path / name) for name in ("v2", "v1", "junk", "gone")] == [12_000, 34, None, None]
+
+
+def test_the_looks_next_to_a_windows_ends_count() -> None:
+    looks = Looks({"instance": Path("/nowhere")}, frozenset({0}))
+    looks._times_ns[:] = [100, 200, 300, 400]
+    looks._cpu_ns[:] = [{"instance": used} for used in (1, 5, 11, 30)]
+    booked = looks.booked(Window(start_ns=190, duration_ns=130, work=1))
+    assert booked is not None
+    assert (booked.from_ns, booked.to_ns, booked.cpu_ns) == (200, 300, {"instance": 6})
+
+
+def test_books_are_looked_at_for_as_long_as_the_block(tmp_path: Path) -> None:
+    (tmp_path / "book").write_text("7\n")
+    before_ns = time.monotonic_ns()
+    with Looks({"instance": tmp_path / "book"}, frozenset(os.sched_getaffinity(0))) as looks:
+        while len(looks._times_ns) < 3:
+            time.sleep(0.001)
+    booked = looks.booked(Window(start_ns=before_ns, duration_ns=time.monotonic_ns() - before_ns, work=1))
+    assert booked is not None
+    assert booked.cpu_ns == {"instance": 0}
+    assert booked.from_ns < booked.to_ns
+    assert Looks({}, frozenset()).booked(Window(start_ns=0, duration_ns=1, work=1)) is None
+
+
+# -- devices ----------------------------------------------------------------------------------------------
+
+ETHER = {"ifindex": 4, "ifname": "eno1", "flags": ["UP", "LOWER_UP"], "mtu": 9000, "link_type": "ether", "address": "a"}
+
+
+class Ip:
+    """A machine whose `ip` says this."""
+
+    where = "played"
+
+    def __init__(self, *devices: dict[str, Any]) -> None:
+        self._said = json.dumps(devices).encode()
+
+    def run(self, argv: Any, **_: Any) -> Completed:
+        return Completed(tuple(argv), 0, self._said, b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"ifname": "eno2"}, "there is no such network device; there are: eno2"),
+        ({"flags": []}, "it is down"),
+        ({"flags": ["UP"]}, "it has no link"),
+        ({"link_type": "loopback"}, "it is no Ethernet device"),
+        ({}, ""),
+    ],
+)
+def test_what_no_lab_can_stand_upon(changes: dict[str, Any], what: str) -> None:
+    host: Any = Ip({**ETHER, **changes})
+    told = " ".join(problem.what for problem in nics.problems_of(host, "eno1", "this machine's"))
+    assert what in told
+    assert bool(what) == bool(told)
+
+
+def test_a_device_as_it_is_recorded(tmp_path: Path) -> None:
+    device = tmp_path / "eno1"
+    (device / "device").mkdir(parents=True)
+    (device / "device/driver").symlink_to(tmp_path / "ixgbe")
+    (tmp_path / "ixgbe").mkdir()
+    for name, text in {"ifindex": "4", "address": "a", "speed": "10000"}.items():
+        (device / name).write_text(f"{text}\n")
+    host: Any = Ip(ETHER)
+    assert nics.nic(host, "eno1", tmp_path).model_dump() == {
+        "name": "eno1",
+        "driver": "ixgbe",
+        "speed_mbit_per_s": 10_000,
+        "mtu_bytes": 9000,
+    }
+    (device / "ifindex").write_text("5\n")  # another namespace's of the same name
+    assert nics.nic(host, "eno1", tmp_path).driver is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "cpus", "written"),
+    [("0", {1}, "2"), ("00", {0, 7}, "81"), ("00000000,00000000", {0, 33}, "00000002,00000001"), ("f", {9}, "0")],
+)
+def test_a_mask_has_the_kernels_width(mask: str, cpus: set[int], written: str) -> None:
+    assert nics.mask_like(mask, frozenset(cpus)) == written
+
+
+def test_steering_is_put_back(tmp_path: Path) -> None:
+    queue = tmp_path / "eno1/queues/rx-0"
+    queue.mkdir(parents=True)
+    (queue / "rps_cpus").write_text("0\n")
+    for name, text in {"ifindex": "4", "address": "a"}.items():
+        (tmp_path / "eno1" / name).write_text(f"{text}\n")
+    host: Any = Ip(ETHER)
+    ledger = Ledger(host, tmp_path / "ledger/run.jsonl").open()
+    try:
+        with nics.steered(ledger, "eno1", frozenset({1}), tmp_path):
+            assert (queue / "rps_cpus").read_text().strip() == "2"
+            assert "rps_cpus" in ledger.path.read_text()
+        assert (queue / "rps_cpus").read_text().strip() == "0"
+    finally:
+        ledger.close()
+
+
+def test_a_full_ring_is_a_loss() -> None:
+    rx = {"missed_errors": 3, "crc_errors": 0, "dropped": 9}
+    host: Any = Ip({**ETHER, "stats64": {"rx": rx, "tx": {"dropped": 1, "errors": 0}}})
+    assert losses.of_nic(host, "eno1") == {
+        "eno1 rx_missed_errors": 3,
+        "eno1 rx_crc_errors": 0,
+        "eno1 tx_dropped": 1,
+        "eno1 tx_errors": 0,
+    }
+
+
+# -- a session --------------------------------------------------------------------------------------------
+
+
+class Direct:
+    """The way to a post in this process."""
+
+    where = "the post here"
+
+    def __init__(self, post: Post) -> None:
+        self.post, self.asked = post, list[str]()
+
+    def ask(self, order: Order) -> orders.Reply:
+        self.asked.append(order.kind)
+        return orders.unpacked(self.post.answer(order.model_dump_json().encode()))
+
+
+@pytest.fixture(name="post")
+def _post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
+    post_double.stand_here(monkeypatch, tmp_path / "there")
+    (tmp_path / "there").mkdir(mode=0o700)
+    post = Post("there")
+    try:
+        channel = Direct(post)
+        channel.ask(Order(kind="look", nic="eth7", loads=[part_of(HttpLoad())]))
+        channel.ask(Order(kind="wire", lab="ab12", uplink=orders.Uplink("eth6", "m", "eth7", "n")))
+        yield channel
+    finally:
+        post.end()
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[MisbehavingServer]:
+    with MisbehavingServer() as server:
+        yield server
+
+
+def client_in(directory: Path, post: Direct, **books: Path) -> Any:
+    (directory / "here").mkdir()
+    client = Far(post, "ab12", 1, frozenset(os.sched_getaffinity(0))).client(directory / "here", books)
+    assert isinstance(client, FarClient)
+    return client
+
+
+def test_a_window_there_is_told_as_one_here(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
+    (tmp_path / "book").write_text("7\n")
+    client = client_in(tmp_path, post, instance=tmp_path / "book")
+    settings = HttpSettings(path="/ok", time_limit_ns=200 * 10**6, warm_up_ns=50 * 10**6)
+    began_ns = time.monotonic_ns()
+    with client.opened(HttpLoad(settings), server.offer) as session:
+        assert isinstance(session, FarSession)
+        assert session.warm_up() > 0
+        session.lead_in(50 * 10**6)
+        assert session.lead_ns >= 50 * 10**6
+        first = session.measure()
+        session.rest()
+        second = session.measure(intensity=2, duration_ns=100 * 10**6)
+        checks = {name: (passed, told) for name, passed, told in session.proofs()}
+        facts = session.facts[ELSEWHERE]
+    assert post.asked[-1] == "close"
+    assert began_ns < first.window.asked_from_ns < first.window.start_ns < first.window.end_ns < second.window.start_ns
+    assert second.window.end_ns < time.monotonic_ns()
+    assert second.window.at == 2
+    assert first.window.booked is not None
+    assert first.window.booked.cpu_ns == {"instance": 0}
+    assert first.bulk.log is not None
+    assert first.bulk.log.stat().st_size % 26 == 0
+    assert second.bulk.log is None, "of several windows nobody reads the single requests"
+    assert first.window.events["request"].completed <= sum(count for _, _, count in first.bulk.histogram or ())
+    assert set(checks) == {CLOCK, OWN}
+    assert len(facts["clock"]) == 2
+    assert all(abs(each["ahead_ns"]) <= each["within_ns"] for each in facts["clock"]), "it is the same clock"
+
+
+def test_a_start_is_by_our_clock(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
+    settings = HttpSettings(path="/ok", time_limit_ns=100 * 10**6, warm_up_ns=0, log_requests=False)
+    with client_in(tmp_path, post).opened(HttpLoad(settings), server.offer) as session:
+        start_ns = time.monotonic_ns() + 10**9
+        window = session.measure(start_ns=start_ns).window
+    assert abs(window.start_ns - start_ns) <= session._windows[0].within_ns + 50
+
+
+def test_who_looks_whether_it_answers_stands_there(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
+    client = client_in(tmp_path, post)
+    assert client.get(server.offer, "/ok").length_bytes == 1000
+    assert client.exchange(server.offer, b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n", 15) == b"HTTP/1.1 200 OK"
+    assert Far(post, "ab12", 1, frozenset()).losses() == {"eth0 rx_dropped": 3}
+    with pytest.raises(TrialError, match="nothing is run there but loads"):
+        client.host.run(["true"])
+    with pytest.raises(TrialError, match="no answer: "):
+        client.exchange(Http("127.0.0.1", 1), b"", 1)
+
+
+def test_what_is_open_there_ends_with_its_lab(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
+    session = FarSession(HttpLoad(), client_in(tmp_path, post), server.offer)
+    post.ask(Order(kind="unwire", lab="ab12"))
+    with pytest.raises(TrialError, match="no lab is wired"):
+        session.rest()
+
+
+def test_a_generators_failure_is_the_trials(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
+    settings = HttpSettings(path="/ok", time_limit_ns=10**8, warm_up_ns=0)
+    with client_in(tmp_path, post).opened(HttpLoad(settings), Http("198.18.1.1:x", 80)) as session:
+        with pytest.raises(TrialError, match="virtoll-load http"):
+            session.measure()
+
+
+# -- the way there ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="plays")
+def _plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    post_double.put(tmp_path, monkeypatch)
+    monkeypatch.setattr(pushed, "PACKAGES", ("annotated_types",))
+    monkeypatch.setattr(by_ssh, "_LAST_WORDS_S", 60.0)
+    monkeypatch.setattr(nics, "problems_of", lambda *_: [])
+    monkeypatch.setattr(nics, "nic", lambda _host, name, **_: post_double.NIC.model_copy(update={"name": name}))
+    return lambda deed: monkeypatch.setenv("HOST_PLAYS", deed)
+
+
+def connected() -> Any:
+    return posted(asking(), study_of(), lambda _text: None)
+
+
+def test_a_post_is_reached_and_told_of(plays: Any) -> None:
+    said: list[str] = []
+    with posted(asking(), study_of(), said.append) as post:
+        assert post is not None
+        environment = post.told_in(fake_environment())
+        one, other = post.uplink(), post.uplink()
+    assert said[-1].startswith("double.lan-2222: ")
+    assert (one.nic, one.far_nic) == ("eth6", "eth7")
+    assert len({one.mac, one.far_mac, other.mac, other.far_mac}) == 4
+    same, notes = environment.comparable[ELSEWHERE], environment.notes[ELSEWHERE]
+    assert same["nic"]["speed_mbit_per_s"] == 10_000
+    assert same["kernel"]
+    assert abs(notes["clock"]["ahead_ns"]) <= notes["clock"]["within_ns"], "it is the same clock"
+    assert generator_options(environment) == " --generator ssh://root@double.lan-2222 --nic eth6,eth7"
+    with posted(Request(study="small.toml"), study_of(), said.append) as nobody:
+        assert nobody is None
+
+
+def test_mtus_must_be_the_same(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    jumbo = post_double.NIC.model_copy(update={"mtu_bytes": 9000})
+    monkeypatch.setattr(nics, "nic", lambda *_: jumbo)
+    with pytest.raises(HostError, match="MTU of eth7 here is 9000, and that of eth7 there is 1500"), connected():
+        pass
+
+
+def test_a_device_of_ours_is_looked_at_first(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nics, "problems_of", lambda *_: [nics.Problem("it is down", "this machine's eth6")])
+    with pytest.raises(HostError, match="this machine's eth6: it is down"), connected():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    [
+        ("look:1 lost", "the connection was lost"),
+        ("look:1 killed", "Out of memory"),
+        ("look:1 half", "it ended within a message"),
+        ("look:1 huge", "none is longer than"),
+        ("look:1 text", "cannot be read"),
+        ("look:1 list", "cannot be read"),
+        ("look:1 pickle", "cannot be read"),
+        ("clock:3 lost", "the connection was lost"),
+    ],
+)
+def test_one_that_is_no_post_is_refused(plays: Any, deed: str, why: str) -> None:
+    plays(deed)
+    with pytest.raises(HostError, match=why), connected():
+        pass
+
+
+def test_one_that_is_lost_is_asked_nothing_more(plays: Any) -> None:
+    plays("losses:1 lost")
+    with connected() as post:
+        assert isinstance(post, Posted)
+        for _ in range(2):
+            with pytest.raises(GoneError, match="the generator's machine was lost: the connection was lost"):
+                post.channel.ask(Order(kind="losses", lab="x"))
+
+
+def test_one_that_gives_no_sign_of_life_is_lost(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plays("losses:1 silent")
+    monkeypatch.setattr(by_ssh, "_LAST_WORDS_S", 0.01)
+    with connected() as post:
+        monkeypatch.setattr(by_generator, "_SILENCE_S", 0.01)
+        with pytest.raises(GoneError, match="nothing was heard for"):
+            post.channel.ask(Order(kind="losses", lab="x"))
+
+
+def test_an_order_that_was_interrupted_leaves_nobody_to_ask(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected() as post:
+        with monkeypatch.context() as patch:
+            patch.setattr(post.channel._line, "next", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                post.channel.ask(Order(kind="clock"))
+        with pytest.raises(GoneError, match="was not awaited"):
+            post.channel.ask(Order(kind="clock"))
+
+
+def _interrupted(*_: object) -> bytes:
+    raise KeyboardInterrupt
+
+
+# -- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"nic": None}, "--generator needs --nic"),
+        ({"generator": None}, "--nic needs --generator"),
+        ({"host": "ssh://a"}, "--generator and --host"),
+        ({"cluster": "tls://a:1"}, "--generator and --cluster"),
+        ({"generator": "server.lan"}, "'server.lan' is no host"),
+    ],
+)
+def test_options_that_do_not_go_together(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(StudyError, match=what):
+        run_study(asking(**changes))
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ("[generators]\ncount = 2\n", "one generator stands there"),
+        ('[link]\ndelay = "5 ms"\n', "is not shaped"),
+        ('[[arms]]\nplatform = "ssh"\ndestination = "root@a"\n', "it is reached over this machine's own network"),
+    ],
+)
+def test_what_needs_the_generator_here_is_refused(more: str, what: str) -> None:
+    expect_apart(study_of(), "apart.toml")
+    with pytest.raises(StudyError, match=what):
+        expect_apart(study_of(more), "apart.toml")
+
+
+def test_loads_with_an_image_and_probes_are_refused() -> None:
+    with pytest.raises(StudyError, match="runs programs of an image"):
+        expect_apart(_named("postgres"), "x")
+    with pytest.raises(StudyError, match="probes ask from the generator's place"):
+        expect_apart(_named("micro"), "x")
+
+
+def _named(name: str) -> Study:
+    from virtoll.run.named import text_of
+
+    return read_study(*text_of(name), catalogue())
+
+
+def run_directory(path: Path, environment: Any) -> RunDirectory:
+    from virtoll.study import document
+    from virtoll.study.plan import make_plan
+
+    study = study_of()
+    plan = make_plan(study, [entry.arm for entry in study.arms], {"native": 1.0})
+    return RunDirectory.create(path, document.as_json(study), plan, environment)
+
+
+def test_a_run_goes_on_with_the_generator_where_it_was(tmp_path: Path) -> None:
+    nic = {"name": "eth7"}
+    far = fake_environment(**{ELSEWHERE: {"nic": nic, "nic here": {"name": "eth6"}}})
+    begun = run_directory(tmp_path / "far", far)
+    with pytest.raises(StudyError, match="--generator ssh://root@HOST --nic eth6,eth7"):
+        expect_as_begun(begun, Request(study=str(begun.path)))
+    expect_as_begun(begun, asking())
+    with pytest.raises(StudyError, match="is on the machine that it measures"):
+        expect_as_begun(run_directory(tmp_path / "near", fake_environment()), asking())
+
+
+def test_options_of_anybodys_run_are_words() -> None:
+    far = fake_environment(**{ELSEWHERE: {"nic": {"name": "a; rm -rf /"}, "nic here": 7}})
+    assert generator_options(far) == " --generator ssh://root@HOST --nic HERE,THERE"
+
+
+# -- lost in a trial --------------------------------------------------------------------------------------
+
+
+class Losing(FakeExperiment):
+    """The generator's machine is lost in the second trial."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        if trial.position == 2:
+            raise GoneError("the generator's machine was lost: a cable")
+        yield from super().perform(trial, notes)
+
+
+def test_a_trial_in_which_it_is_lost_comes_again_and_no_other_is_begun(tmp_path: Path, told: Any) -> None:
+    directory = run_directory(tmp_path / "run", fake_environment())
+    with directory.writing(), pytest.raises(GoneError):
+        execute(directory, Losing({"native": 1.0}, spread=0.01), told)
+    last = directory.records()[-1]
+    assert (last.status, last.reason) == ("failed", "interrupted: the generator's machine was lost: a cable")
+    assert directory.pending()[0].id == f"{last.trial.id}r"
+    assert len(directory.records()) == 2
+
+
+@pytest.fixture(name="told")
+def _told() -> Any:
+    class Silent:
+        def trial_started(self, _trial: object) -> None: ...
+
+        def phase(self, _trial: object, _name: str) -> None: ...
+
+        def trial_sealed(self, _record: object) -> None: ...
+
+    return Silent()
