@@ -135,16 +135,17 @@ def test_the_shortest_exchange_counts() -> None:
 
 
 @given(
-    ahead_ns=st.integers(-(10**15), 10**15),
-    ppm=st.integers(-100, 100),
+    apart=st.tuples(st.integers(-(10**15), 10**15), st.integers(-100, 100)),
     start_ns=st.integers(10**6, 10**9),
     length_ns=st.integers(0, 10**10),
     after_ns=st.integers(0, 10**9),
-    ways_ns=st.tuples(*[st.integers(0, 10**6)] * 4),
+    ways_ns=st.tuples(*[st.integers(0, 10**6)] * 4),  # out and back, before and after
 )
 def test_a_window_lies_within_its_bound_whatever_the_ways_take(
-    ahead_ns: int, ppm: int, start_ns: int, length_ns: int, after_ns: int, ways_ns: tuple[int, int, int, int]
+    apart: tuple[int, int], start_ns: int, length_ns: int, after_ns: int, ways_ns: tuple[int, int, int, int]
 ) -> None:
+    ahead_ns, ppm = apart
+
     def theirs(ours_ns: int) -> int:
         return ours_ns + ahead_ns + ours_ns * ppm // 10**6
 
@@ -180,10 +181,10 @@ def test_all_times_of_a_window_are_moved_and_no_length() -> None:
     assert drain.end_ns == 300
 
 
-@pytest.mark.parametrize("start_ns", [900, 1_390])
+@pytest.mark.parametrize("start_ns", [900, 1_410])
 def test_a_window_that_was_not_asked_for_is_none(start_ns: int) -> None:
     told = Window(start_ns=start_ns, duration_ns=100, work=1)
-    with pytest.raises(TrialError, match="does not lie in the time"):
+    with pytest.raises(TrialError, match="did not begin in the time"):
         clocks.moved(told, Reading(0, 1_000, 1), Reading(400, 1_000, 1))
 
 
@@ -265,7 +266,7 @@ def test_a_device_as_it_is_recorded(tmp_path: Path) -> None:
         "name": "eno1",
         "driver": "ixgbe",
         "speed_mbit_per_s": 10_000,
-        "mtu_bytes": 9000,
+        "mtu": 9000,
     }
     (device / "ifindex").write_text("5\n")  # another namespace's of the same name
     assert nics.nic(host, "eno1", tmp_path).driver is None
@@ -408,9 +409,12 @@ def test_what_is_open_there_ends_with_its_lab(post: Direct, server: MisbehavingS
 
 def test_a_generators_failure_is_the_trials(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
     settings = HttpSettings(path="/ok", time_limit_ns=10**8, warm_up_ns=0)
-    with client_in(tmp_path, post).opened(HttpLoad(settings), Http("198.18.1.1:x", 80)) as session:
-        with pytest.raises(TrialError, match="virtoll-load http"):
-            session.measure()
+    nowhere = Http("198.18.1.1:x", 80)
+    with (
+        client_in(tmp_path, post).opened(HttpLoad(settings), nowhere) as session,
+        pytest.raises(TrialError, match="virtoll-load http"),
+    ):
+        session.measure()
 
 
 # -- the way there ----------------------------------------------------------------------------------------
@@ -443,13 +447,13 @@ def test_a_post_is_reached_and_told_of(plays: Any) -> None:
     assert same["nic"]["speed_mbit_per_s"] == 10_000
     assert same["kernel"]
     assert abs(notes["clock"]["ahead_ns"]) <= notes["clock"]["within_ns"], "it is the same clock"
-    assert generator_options(environment) == " --generator ssh://root@double.lan-2222 --nic eth6,eth7"
+    assert generator_options(environment) == " --generator ssh://root@double.lan:2222 --nic eth6,eth7"
     with posted(Request(study="small.toml"), study_of(), said.append) as nobody:
         assert nobody is None
 
 
 def test_mtus_must_be_the_same(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    jumbo = post_double.NIC.model_copy(update={"mtu_bytes": 9000})
+    jumbo = post_double.NIC.model_copy(update={"mtu": 9000})
     monkeypatch.setattr(nics, "nic", lambda *_: jumbo)
     with pytest.raises(HostError, match="MTU of eth7 here is 9000, and that of eth7 there is 1500"), connected():
         pass

@@ -164,7 +164,7 @@ def test_a_study_is_driven_from_there_killed_and_goes_on_to_its_report(apart: Ap
     (first,) = apart.records()
     assert (first["status"], first["reason"].partition(":")[0]) == ("failed", "interrupted")
     same = apart.environment()["comparable"][ELSEWHERE]
-    assert (same["nic here"]["name"], same["nic"]["name"], same["nic"]["mtu_bytes"]) == ("here0", "there0", 1500)
+    assert (same["nic here"]["name"], same["nic"]["name"], same["nic"]["mtu"]) == ("here0", "there0", 1500)
 
     code, said = apart.virtoll("run", "out")
     assert code == 2, said

@@ -164,6 +164,11 @@ class Run:
         """The options by which a command goes on, or begins anew, where others measured; "" where this machine did."""
         return _far(self.plan, self.environment)
 
+    @property
+    def far_hosts(self) -> str:
+        """The same of what asks for no load: hosts alone measure it, wherever the load of this run came from."""
+        return self.far if self.plan.hosts else ""
+
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""
         own, _ = self.parts.get(trial_id, (trial_id, ()))

@@ -92,7 +92,7 @@ def wired(
         lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus, generators, uplink=uplink)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab, uplink)])
         # Else what has come waits until the origin, where it shares the CPU, has had its turn, and so does a sample.
-        for name in ("generator", "monitor"):
+        for name in ("generator", "monitor") if lab.generators else ("monitor",):
             stack.enter_context(owned(ledger, f"{lab.cgroup}/{name}", cpus=cpus.generator)).go_first()
         yield lab
 

@@ -223,7 +223,7 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     groups = {
         **own_groups(instance),
         **{name: each.cgroup for name, each in beside.items() if each.meter is None},
-        "generator": f"{lab.cgroup}/generator",
+        **({"generator": f"{lab.cgroup}/generator"} if lab.generators else {}),
         "origin": f"{lab.cgroup}/{ORIGIN}",
     }
     if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own

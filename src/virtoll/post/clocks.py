@@ -52,8 +52,9 @@ def moved(window: Window, before: Reading, after: Reading) -> Moved:
     """A window of the other machine's, between two readings of its clock.
 
     What the clocks moved apart between the readings is taken as even, and the offset is that at the window's middle; at
-    its ends it is off by half of what they moved in it. TrialError where the window does not lie between the readings:
-    it is none that was asked for.
+    its ends it is off by half of what they moved in it. TrialError where the window did not begin between the readings:
+    it is none that was asked for. (It may end after the second: an open loop has told when its last request is
+    answered, and its schedule may have gone on without one.)
     """
     apart_ns, long_ns = after.ahead_ns - before.ahead_ns, max(1, after.at_ns - before.at_ns)
     middle_ns = window.start_ns + window.duration_ns // 2 - before.ahead_ns
@@ -62,9 +63,9 @@ def moved(window: Window, before: Reading, after: Reading) -> Moved:
     drift_ns = abs(apart_ns) * min(1.0, window.duration_ns / long_ns) / 2
     within_ns = max(before.within_ns, after.within_ns) + round(drift_ns)
     ours = _shifted(window, -ahead_ns)
-    if ours.asked_from_ns < before.at_ns - within_ns or ours.end_ns > after.at_ns + within_ns:
+    if ours.asked_from_ns < before.at_ns - within_ns or ours.start_ns > after.at_ns + within_ns:
         raise TrialError(
-            "the window that the generator's machine tells of does not lie in the time in which it was asked for",
+            "the window that the generator's machine tells of did not begin in the time in which it was asked for",
             remedy="see whether its clock was set anew, or the machine suspended",
         )
     return Moved(ours, ahead_ns, within_ns)

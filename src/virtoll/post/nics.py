@@ -35,7 +35,7 @@ def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
         name=name,
         driver=driver.resolve().name if driver is not None and driver.exists() else None,
         speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
-        mtu_bytes=int(found["mtu"]),
+        mtu=int(found["mtu"]),
     )
 
 

@@ -81,7 +81,7 @@ class Nic(BaseModel):
     name: Line
     driver: Line | None  # None: it has none, or the kernel does not tell
     speed_mbit_per_s: int | None
-    mtu_bytes: int
+    mtu: int  # bytes
 
 
 class Standing(BaseModel):

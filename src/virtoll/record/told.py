@@ -42,7 +42,7 @@ def generator_told(environment: Environment) -> str:
         f"{same.get('cpus', '?')} CPUs ({same.get('cpu_model') or 'of a model that is not told'})",
         f"Linux {str(same.get('kernel', '?')).partition(' ')[0]}",
         f"{there.get('name', '?')} ({there.get('driver') or 'no driver of its own'}, {_speed(there)}, "
-        f"MTU {there.get('mtu_bytes', '?')}) to {here.get('name', '?')} here ({here.get('driver') or 'no driver'})",
+        f"MTU {there.get('mtu', '?')}) to {here.get('name', '?')} here ({here.get('driver') or 'no driver'})",
         f"TCP's congestion control {same.get('congestion control') or '?'}",
     ]
     at = _word(environment.notes.get(ELSEWHERE), "at", "which is not named")
@@ -57,4 +57,4 @@ def _speed(nic: dict[str, Any]) -> str:
 def _word(table: Any, key: str, otherwise: str) -> str:
     """A word of a table that anybody may have written."""
     found = table.get(key) if isinstance(table, dict) else None
-    return found if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", found) else otherwise
+    return found if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9_.:@[\]-]{1,64}", found) else otherwise

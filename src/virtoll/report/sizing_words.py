@@ -120,7 +120,7 @@ def _all_said(plan: Sizing, row: Row) -> Iterator[str]:
     per_host = None if row.size is None or row.size.per_host is None else row.size.per_host.value
     needed = None if per_host is None else round(per_host / (1 - plan.asked.headroom), 9)
     planned = memory_limit(plan.findings.run, row.carrying.condition)
-    yield from density_said(plan.density, row.carrying.arm, needed, planned, plan.findings.run.far)
+    yield from density_said(plan.density, row.carrying.arm, needed, planned, plan.findings.run.far_hosts)
     yield from _of_others(plan, row)
 
 
@@ -233,9 +233,9 @@ def _density(plan: Sizing) -> str:
     run = plan.findings.run
     others = [row.carrying for row in plan.rows if row.carrying.arm.role != "baseline"]
     if not others:
-        return f"`virtoll run density{run.far}`"
+        return f"`virtoll run density{run.far_hosts}`"
     first = others[0]
-    return measured_by(first.arm, memory_limit(run, first.condition), run.far)
+    return measured_by(first.arm, memory_limit(run, first.condition), run.far_hosts)
 
 
 def _directory(plan: Sizing) -> str:

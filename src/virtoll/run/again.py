@@ -21,7 +21,7 @@ from virtoll.images.base import INSTANCE
 from virtoll.images.source import Source
 from virtoll.plain import listed, printable
 from virtoll.record.comparable import booted_anew, differences
-from virtoll.record.model import Environment
+from virtoll.record.model import ELSEWHERE, Environment
 from virtoll.record.store import RunDirectory
 from virtoll.run.conduct import run_made
 from virtoll.run.request import Request, asked_for
@@ -88,6 +88,7 @@ def again(before: Path, after: Path, request: Request, *, quiet: bool) -> Made:
     IncomparableError names what one run cannot hold, or says that the two are configured alike.
     """
     a, b, where = _Run(before), _Run(after), f"{before} and {after}"
+    _expect_whole_here(a, b)
     both = interleaved(a.study, b.study, where)
     if lines := list(_of_the_machine(a, b, both)):
         raise _of_two_machines(lines, where, is_configured=both is not None)
@@ -116,6 +117,17 @@ def _as_asked(study: Study, a: _Run, b: _Run, request: Request) -> Study:
     study = dataclasses.replace(study, blocks=max(2, a.blocks, b.blocks))
     study = with_room(asked_for(request, study), request.asked)
     return dataclasses.replace(study, command=shlex.join(["compare", str(a.path), str(b.path), "--again"]))
+
+
+def _expect_whole_here(*runs: _Run) -> None:
+    """IncomparableError where the load came from another machine: it would come from this one."""
+    for run in runs:
+        if ELSEWHERE in run.environment.comparable:
+            raise IncomparableError(
+                "its load generator stood on another machine, and both would be measured with that of this one",
+                where=str(run.path),
+                remedy="compare the two as they are, without --again",
+            )
 
 
 # -- what one machine cannot be at once ---------------------------------------------------------------------

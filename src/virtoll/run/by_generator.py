@@ -95,7 +95,8 @@ class Posted:
             "congestion control": standing.congestion,
         }
         clock = {"ahead_ns": self.clock.ahead_ns, "within_ns": self.clock.within_ns}
-        notes = {"at": self.name, "performer": self.digest, "clock": clock, **may_change}
+        server = self.destination.removeprefix("ssh://").rpartition("@")[2].rstrip("/")
+        notes = {"at": server, "performer": self.digest, "clock": clock, **may_change}
         warnings = [f"the generator's machine ({self.name}): {printable(line)}" for line in standing.warnings]
         return environment.model_copy(
             update={
@@ -191,8 +192,8 @@ def _refused(problems: Sequence[Problem]) -> HostError:
 def _expect_one_link(found: Posted) -> None:
     """HostError where the two devices would not carry the same."""
     here, there = found.here, found.there
-    if here.mtu_bytes != there.mtu_bytes:
-        what = f"the MTU of {here.name} here is {here.mtu_bytes}, and that of {there.name} there is {there.mtu_bytes}"
+    if here.mtu != there.mtu:
+        what = f"the MTU of {here.name} here is {here.mtu}, and that of {there.name} there is {there.mtu}"
         raise HostError(what, where=OPTION, remedy=f"give both the same: ip link set {here.name} mtu ...")
 
 

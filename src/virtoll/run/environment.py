@@ -59,13 +59,15 @@ def describe(
     generators: Iterable[str],
     tools: Mapping[str, str],
     media: Mapping[str, str],
+    is_lab: bool = True,
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
     comes from; ``files``: digests of what of this machine's a service is given;
     ``generators``: the binaries that load is made with, besides the one that waits for each service; ``tools``: digests
-    of this machine's own programs that do the same; ``media``: digests of what they send, or are served.
+    of this machine's own programs that do the same; ``media``: digests of what they send, or are served; ``is_lab``:
+    the generator is here, too.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     installed = {role: content["versions"] for role, content in contents.items() if content["versions"]}
@@ -106,7 +108,7 @@ def describe(
         comparable=comparable,
         notes=notes,
         skipped=list(skipped),
-        warnings=warnings(),
+        warnings=warnings(is_lab=is_lab),
     )
 
 
@@ -114,7 +116,8 @@ def of_stage(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequenc
     """This machine, as a study's stage has made it ready for these arms."""
     generators, tools, media = stage.generators, stage.tools, stage.media
     found = (stage.runtimes(arms), skipped, plugins(), stage.files)
-    here = describe(images, *found, generators=generators, tools=tools, media=media)
+    is_lab = stage.posted is None
+    here = describe(images, *found, generators=generators, tools=tools, media=media, is_lab=is_lab)
     return here if stage.posted is None else stage.posted.told_in(here)
 
 
