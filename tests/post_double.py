@@ -29,7 +29,7 @@ from virtoll.post.orders import Nic, Order
 from virtoll.run import frames, performing, posting
 from virtoll.run.posting import Post
 
-NIC = Nic(name="eth7", driver="ixgbe", speed_mbit_per_s=10_000, mtu=1500)
+NIC = Nic(name="eth7", driver="ixgbe", speed_mbit_per_s=10_000, mtu=1500, identity="0123abcd")
 
 
 class Group:

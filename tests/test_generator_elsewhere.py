@@ -243,6 +243,7 @@ class Ip:
         ({"ifname": "eno2"}, "there is no such network device; there are: eno2"),
         ({"flags": []}, "it is down"),
         ({"flags": ["UP"]}, "it has no link"),
+        ({"master": "br0"}, "it is a port of br0"),
         ({"link_type": "loopback"}, "it is no Ethernet device"),
         ({}, ""),
     ],
@@ -267,6 +268,7 @@ def test_a_device_as_it_is_recorded(tmp_path: Path) -> None:
         "driver": "ixgbe",
         "speed_mbit_per_s": 10_000,
         "mtu": 9000,
+        "identity": "ca978112",
     }
     (device / "ifindex").write_text("5\n")  # another namespace's of the same name
     assert nics.nic(host, "eno1", tmp_path).driver is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,7 @@ def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
         driver=driver.resolve().name if driver is not None and driver.exists() else None,
         speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
         mtu=int(found["mtu"]),
+        identity=hashlib.sha256(str(found.get("address")).encode()).hexdigest()[:8],
     )
 
 
@@ -48,6 +50,8 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
     flags = found.get("flags", [])
     if found.get("link_type") != "ether":
         return [Problem("it is no Ethernet device, and a macvlan stands upon no other", where, f"name one: {_OPTION}")]
+    if master := found.get("master"):
+        return [Problem(f"it is a port of {master}, which has all that comes", where, f"name that one: {_OPTION}")]
     if "UP" not in flags:
         return [Problem("it is down", where, f"ip link set {name} up")]
     if "LOWER_UP" not in flags:

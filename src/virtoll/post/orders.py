@@ -82,6 +82,7 @@ class Nic(BaseModel):
     driver: Line | None  # None: it has none, or the kernel does not tell
     speed_mbit_per_s: int | None
     mtu: int  # bytes
+    identity: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]  # of its address: another device has another
 
 
 class Standing(BaseModel):
