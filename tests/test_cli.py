@@ -29,6 +29,7 @@ from virtoll.run.json_lines import JsonProgress
 from virtoll.run.measuring import _measure, finish
 from virtoll.run.named import available_studies
 from virtoll.run.progress import LiveProgress, PlainProgress, Progress, _Tally
+from virtoll.run.request import Request
 from virtoll.run.unstyled import plain
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -297,7 +298,9 @@ def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
         told.append([trial.id for trial in pending])
         yield Experiment({"native": 1.0, "docker": 1.25})
 
-    assert _measure(run_directory, SimpleNamespace(lab=lab), None, PlainProgress(), None)  # type: ignore[arg-type]
+    stage: Any = SimpleNamespace(lab=lab)
+    images: Any = None
+    assert _measure(run_directory, stage, images, PlainProgress(), Request(study="proxy")) == (True, "")
     assert told == [given] == [[f"{last}r"]]
 
 

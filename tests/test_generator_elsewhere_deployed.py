@@ -94,13 +94,15 @@ class Apart:
             out, err = process.communicate()
         return process.returncode, " ".join(f"{out} {err}".split())
 
-    def killed_in_a_window(self, *words: str) -> tuple[int, str]:
-        """What drives the load there is killed while it measures."""
+    def cut_short_in_a_window(self, *words: str, there: bool) -> tuple[int, str]:
+        """While it measures what drives the load there is killed, or here somebody presses Ctrl-C."""
         with self.started(*words) as process:
             while not (pids := self._measuring()) and process.poll() is None:
                 time.sleep(0.01)
-            for pid in pids:
+            for pid in pids if there else []:
                 os.kill(pid, signal.SIGKILL)
+            if not there:
+                process.send_signal(signal.SIGINT)
             out, err = process.communicate()
         return process.returncode, " ".join(f"{out} {err}".split())
 
@@ -157,7 +159,7 @@ def test_a_study_is_driven_from_there_killed_and_goes_on_to_its_report(apart: Ap
     assert code == 3, said
     assert "there is no such network device; there are: there0" in said
 
-    code, said = apart.killed_in_a_window("run", "apart.toml", "--out", "out", *GENERATOR)
+    code, said = apart.cut_short_in_a_window("run", "apart.toml", "--out", "out", *GENERATOR, there=True)
     assert code == 1, said
     assert "the generator's machine was lost" in said
     assert "--nic here0,there0` goes on" in said
@@ -170,9 +172,15 @@ def test_a_study_is_driven_from_there_killed_and_goes_on_to_its_report(apart: Ap
     assert code == 2, said
     assert "this run's generator is on another machine" in said
 
+    code, said = apart.cut_short_in_a_window("run", "out", *GENERATOR, there=False)
+    assert code == 130, said
+    assert apart.records()[-1]["reason"] == "interrupted: by the user"
+    assert apart.left() == [], "that of the killed one went first, and of this one at once"
+    assert apart.links() == before
+
     code, said = apart.virtoll("run", "out", *GENERATOR)
     assert code in (0, 1), said
-    records = apart.records()[1:]
+    records = apart.records()[2:]
     assert len(records) == 2 * _arms(apart.directory / "out"), said
     for record in records:
         assert_driven(record)

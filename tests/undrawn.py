@@ -51,10 +51,12 @@ def run_undrawn() -> None:
 
     vars(measuring)["finish"] = finish_undrawn
     vars(begin)["_load"] = nothing
-    if "--host" in sys.argv:
-        from virtoll.run import by_ssh
+    if {"--host", "--generator"}.intersection(sys.argv):
+        from virtoll.run import by_generator, by_ssh
 
-        by_ssh._LAST_WORDS_S = 60.0  # no clock decides a test: an ssh that is cut off always ends, and says why
+        # No clock decides a test: an ssh that is cut off always ends, and says why; and whoever is busy gives a sign of
+        # life at last.
+        by_ssh._LAST_WORDS_S, by_generator._SILENCE_S = 60.0, 480.0
 
 
 if __name__ == "__main__":

@@ -111,8 +111,7 @@ def _measure(
     stays so, whatever is left elsewhere.
     """
     finished: bool | None = None
-    budget_s = request.budget_s
-    deadline_s = None if budget_s is None else time.monotonic() + budget_s
+    deadline_s = None if request.budget_s is None else time.monotonic() + request.budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
         for look in directory.looks()[-1:]:
