@@ -38,7 +38,7 @@ from virtoll import __version__
 from virtoll.catalogue import catalogue
 from virtoll.record.model import Arm, Environment, PlannedTrial, TrialRecord
 from virtoll.run import over_hosts
-from virtoll.run.environment import _machine
+from virtoll.run.environment import machine
 from virtoll.run.fleet import Answer
 from virtoll.run.handed import Handed, packed
 from virtoll.run.hosting import Offer, Order, Ready
@@ -185,7 +185,7 @@ class MadeUp:
         self._rng = np.random.default_rng(1)
         self._apart = {host: math.exp(self._rng.normal(0, _APART)) for host in self.hosts}
         self._files: dict[str, dict[str, bytes]] = {}
-        self._machine = _machine()
+        self._machine = machine()
 
     def ask(self, host: str, order: bytes) -> None:
         """Keep it until somebody waits for an answer."""
