@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from hypothesis import strategies as st
 
 import post_double
 from loads_server import MisbehavingServer
+from on_fakes import STUDY, on_fakes
+from virtoll import cli
 from virtoll.catalogue import catalogue
 from virtoll.errors import GoneError, HostError, Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -36,13 +40,14 @@ from virtoll.post.sessions import CLOCK, OWN, Far, FarClient, FarSession
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
-from virtoll.run import by_generator, by_ssh, pushed
+from virtoll.run import by_generator, by_ssh, environment, pushed
 from virtoll.run.apart import expect_apart, expect_as_begun
 from virtoll.run.by_generator import Posted, posted
 from virtoll.run.conduct import run_study
 from virtoll.run.execute import execute
 from virtoll.run.posting import Post
 from virtoll.run.request import Request
+from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial.notes import Course, Notes
@@ -517,6 +522,68 @@ def test_an_order_that_was_interrupted_leaves_nobody_to_ask(plays: Any, monkeypa
 
 def _interrupted(*_: object) -> bytes:
     raise KeyboardInterrupt
+
+
+# -- the whole way ----------------------------------------------------------------------------------------
+
+
+class Asking(FakeExperiment):
+    """One whose trials ask the generator's machine something, as all do."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__({"native": 1.0, "docker": 1.25}, spread=0.01)
+        assert stage.posted is not None
+        self._channel = stage.posted.channel
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        with suppress(TrialError):  # there is no lab of this name
+            self._channel.ask(Order(kind="losses", lab="none"))
+        yield from super().perform(trial, notes)
+
+
+@contextmanager
+def _asking(stage: Stage, _images: object, _pending: object) -> Iterator[Asking]:
+    yield Asking(stage)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_whose_generator_is_lost_goes_on_with_it_alone(
+    plays: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def virtoll(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        said = capsys.readouterr()
+        return int(end.value.code or 0), " ".join(f"{said.out} {said.err}".split())
+
+    on_fakes(monkeypatch, {})
+    monkeypatch.setattr(Stage, "lab", _asking)
+    monkeypatch.setattr(environment, "of_stage", lambda stage, *_: stage.posted.told_in(fake_environment()))
+    (tmp_path / "small.toml").write_text(STUDY)
+    out, options = str(tmp_path / "out"), ("--generator", SERVER, "--nic", "eth6,eth7")
+
+    plays("losses:2 lost")
+    code, said = virtoll("run", str(tmp_path / "small.toml"), "--out", out, *options)
+    assert code == 1
+    assert "the generator's machine was lost: the connection was lost" in said
+    assert f"`virtoll run {out} --generator {SERVER} --nic eth6,eth7` goes on" in said
+    assert [record.status for record in RunDirectory(Path(out)).records()] == ["valid", "failed"]
+
+    plays("")
+    code, said = virtoll("run", out)
+    assert code == 2
+    assert f"virtoll run {out} --generator ssh://root@double.lan:2222 --nic eth6,eth7" in said
+    monkeypatch.setattr(nics, "nic", lambda _host, name, **_: post_double.NIC.model_copy(update={"name": "other"}))
+    code, said = virtoll("run", out, *options)
+    assert code == 3
+    assert "generator elsewhere.nic here.name: was eth6, is other" in said
+    monkeypatch.setattr(nics, "nic", lambda _host, name, **_: post_double.NIC.model_copy(update={"name": name}))
+    code, said = virtoll("run", out, *options)
+    assert code == 0, said
+    statuses = Counter(record.status for record in RunDirectory(Path(out)).records())
+    assert statuses == {"valid": 6, "failed": 1}
+    page = (tmp_path / "out/report/index.html").read_text()
+    assert "generator elsewhere" in page
 
 
 # -- what is refused --------------------------------------------------------------------------------------
