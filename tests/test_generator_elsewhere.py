@@ -40,7 +40,7 @@ from virtoll.post.sessions import CLOCK, OWN, Far, FarClient, FarSession
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
-from virtoll.run import by_generator, by_ssh, environment, pushed
+from virtoll.run import by_generator, by_ssh, environment, posting, pushed
 from virtoll.run.apart import expect_apart, expect_as_begun
 from virtoll.run.by_generator import Posted, posted
 from virtoll.run.conduct import run_study
@@ -522,6 +522,39 @@ def test_an_order_that_was_interrupted_leaves_nobody_to_ask(plays: Any, monkeypa
 
 def _interrupted(*_: object) -> bytes:
     raise KeyboardInterrupt
+
+
+def test_what_is_missing_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    post_double.stand_here(monkeypatch, tmp_path)
+    told = Problem("ab is not installed", "localhost", "apt-get install apache2-utils")
+    monkeypatch.setattr(loads()["ab"], "check", lambda *_: [told])
+    post = Post("there")
+    try:
+        order = Order(kind="look", nic="eth7", loads=[part_of(loads()["ab"]())])
+        standing = orders.unpacked(post.answer(order.model_dump_json().encode())).read(orders.Standing)
+    finally:
+        post.end()
+    assert standing.problems == [(told.what, told.where, told.remedy)]
+    assert standing.tools == {}
+
+
+def test_the_digest_of_a_tool_is_that_of_the_generators_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post_double.stand_here(monkeypatch, tmp_path)
+    monkeypatch.setattr(loads()["ab"], "check", lambda *_: [])
+    monkeypatch.setattr(posting.programs, "digest", lambda name: f"digest of {name}")
+    post = Post("there")
+    try:
+        order = Order(kind="look", nic="eth7", loads=[part_of(loads()["ab"]())])
+        standing = orders.unpacked(post.answer(order.model_dump_json().encode())).read(orders.Standing)
+    finally:
+        post.end()
+    assert standing.tools == {"ab": "digest of ab"}
+    nic = post_double.NIC
+    channel: Any = None
+    told = Posted(channel, SERVER, nic, standing, Reading(0, 0, 1), "ab12").told_in(fake_environment())
+    assert told.comparable[ELSEWHERE]["load generators"] == {"ab": "digest of ab"}
 
 
 # -- the whole way ----------------------------------------------------------------------------------------

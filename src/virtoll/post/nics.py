@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
         return [Problem("it is down", where, f"ip link set {name} up")]
     if "LOWER_UP" not in flags:
         return [Problem("it has no link: its cable is out, or the other end is down", where, "see both ends")]
-    return MacvlanNetwork().check(host, "veth")
+    return [replace(problem, where=where) for problem in MacvlanNetwork().check(host, "veth")]
 
 
 @contextmanager

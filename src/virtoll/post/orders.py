@@ -94,6 +94,7 @@ class Standing(BaseModel):
     cpus: Annotated[int, Field(ge=1, le=2**16)]  # that the generator may use
     nic: Nic | None  # None: there is none of this name; ``problems`` say so
     congestion: Line | None
+    tools: Annotated[dict[str, Line], Field(max_length=100)]  # digests of the programs of its own that the loads run
     load_average: float
     server: Line  # the address that ssh has reached it at; "": it is not known
     warnings: Annotated[list[Line], Field(max_length=100)]

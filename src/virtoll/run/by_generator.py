@@ -93,6 +93,7 @@ class Posted:
             "nic": self.there.model_dump(),
             "nic here": self.here.model_dump(),
             "congestion control": standing.congestion,
+            **({"load generators": standing.tools} if standing.tools else {}),
         }
         clock = {"ahead_ns": self.clock.ahead_ns, "within_ns": self.clock.within_ns}
         server = self.destination.removeprefix("ssh://").rpartition("@")[2].rstrip("/")

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from virtoll.errors import HostError, Problem, VirtollError
 from virtoll.hosts import ledger as ledgers
-from virtoll.hosts import tuning
+from virtoll.hosts import programs, tuning
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
@@ -88,13 +88,15 @@ class Post:
             directory = ledgers.state_directory() / "ledger"
             self._ledger = self._stack.enter_context(ledgers.opened(self._host, directory, f"post-{os.getpid()}"))
         problems = nics.problems_of(self._host, order.nic, "the generator's")
-        for part in order.loads:
-            problems += load_of(part).check(self._host)
+        loads = [load_of(part) for part in order.loads]
+        problems += [problem for load in loads for problem in load.check(self._host)]
+        tools = sorted({load.tool for load in loads if load.tool}) if not problems else []
         told = Standing(
             machine=environment.machine(),
             cpus=len(os.sched_getaffinity(0)),
             nic=self._nic(order.nic),
             congestion=tuning.congestion(),
+            tools={name: programs.digest(name) for name in tools},
             load_average=os.getloadavg()[0],
             server=(os.environ.get("SSH_CONNECTION", "").split() or [""] * 3)[2],
             warnings=environment.warnings(is_lab=False),

@@ -254,8 +254,10 @@ class Stage:
 
     @property
     def tools(self) -> dict[str, str]:
-        """The digest of each program of this machine's that loads and instruments run. HostError where one is gone."""
-        of_loads = {work.load.tool for work in self._driven}
+        """The digest of each program of this machine's that loads and instruments run. HostError where one is gone.
+        Loads that come from another machine run those of that one.
+        """
+        of_loads = {work.load.tool for work in self._driven} if self.posted is None else set()
         of_cases = {instruments()[case.instrument]().tool for case in self.study.programme if case.instrument}
         return {name: programs.digest(name) for name in sorted(of_loads | of_cases) if name}
 
