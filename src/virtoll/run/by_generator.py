@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from virtoll.errors import GoneError, HostError, Problem, TrialError
+from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import CpuPlan, Lab, Uplink
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import free_tag, wired
 from virtoll.plain import printable
 from virtoll.post import clocks, nics
 from virtoll.post.orders import MOST_ANSWER_BYTES, Nic, Order, Reply, Standing, part_of, unpacked
@@ -155,8 +158,9 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         channel = SshChannel(line, f"the generator's machine, {name}")
         standing = _looked(channel, study, there)
         found = Posted(channel, destination, nics.nic(LocalHost(), here), standing, _clock(channel), pushed.digest)
-        _expect_one_link(found)
+        _expect_alike(found)
         say(_told(found))
+        expect_linked(found)
         yield found
     finally:
         line.end()
@@ -190,7 +194,22 @@ def _refused(problems: Sequence[Problem]) -> HostError:
     return HostError("the generator cannot stand on another machine:" + "".join(told), where=OPTION)
 
 
-def _expect_one_link(found: Posted) -> None:
+def expect_linked(found: Posted) -> None:
+    """HostError where no lab can be wired, or the two devices are on no one link: a lab is made, and undone.
+
+    That is known before anything is made ready, and before there is a run directory whose devices are wrong for good.
+    """
+    host, tag, uplink = LocalHost(), free_tag(), found.uplink()
+    directory = ledgers.state_directory() / "ledger"
+    with (
+        ledgers.opened(host, directory, f"link-{tag}") as ledger,
+        wired(host, ledger, tag, cpu_plan(host, 1), uplink=uplink) as lab,
+        found.stood(lab, uplink),
+    ):
+        pass
+
+
+def _expect_alike(found: Posted) -> None:
     """HostError where the two devices would not carry the same."""
     here, there = found.here, found.there
     if here.mtu != there.mtu:
