@@ -389,12 +389,55 @@ def test_a_window_there_is_told_as_one_here(post: Direct, server: MisbehavingSer
     assert all(abs(each["ahead_ns"]) <= each["within_ns"] for each in facts["clock"]), "it is the same clock"
 
 
-def test_a_start_is_by_our_clock(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
-    settings = HttpSettings(path="/ok", time_limit_ns=100 * 10**6, warm_up_ns=0, log_requests=False)
-    with client_in(tmp_path, post).opened(HttpLoad(settings), server.offer) as session:
-        start_ns = time.monotonic_ns() + 10**9
-        window = session.measure(start_ns=start_ns).window
-    assert abs(window.start_ns - start_ns) <= session._windows[0].within_ns + 50
+class Measuring:
+    """A machine that measures what it is told, at once."""
+
+    where = "another machine"
+
+    def __init__(self) -> None:
+        self.asked: list[Order] = []
+
+    def ask(self, order: Order) -> orders.Reply:
+        self.asked.append(order)
+        if order.kind != "measure":
+            return orders.Reply(1)
+        window = {"start_ns": order.start_ns, "duration_ns": 1000, "work": 1, "events": {}}
+        return orders.Reply({**TOLD, "window": window, "has_log": True}, b"1234")
+
+
+def test_a_start_is_by_our_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead_ns, channel = 10**15, Measuring()
+    far: Any = channel
+    readings = iter([Reading(1_000, ahead_ns, 5), Reading(9_000, ahead_ns, 11)])
+    monkeypatch.setattr(FarSession, "_clock", lambda _session: next(readings))
+    with Far(far, "ab12", 1, frozenset()).client(tmp_path, {}).opened(HttpLoad(), Http("198.18.1.1", 80)) as session:
+        measurement = session.measure(start_ns=5_000)
+        checks = {name: passed for name, passed, _ in session.proofs()}
+        clock = session.facts[ELSEWHERE]["clock"]
+    (asked,) = [order for order in channel.asked if order.kind == "measure"]
+    assert asked.start_ns == 5_000 + ahead_ns
+    assert measurement.window.start_ns == 5_000
+    assert measurement.bulk.log is not None
+    assert measurement.bulk.log.read_bytes() == b"1234"
+    assert checks == {CLOCK: False, OWN: None}, "11 ns are more than a hundredth of a window of 1 us"
+    assert clock == [{"ahead_ns": ahead_ns, "within_ns": 11}]
+
+
+@pytest.mark.parametrize(
+    ("uses", "passed"),
+    [
+        ([(10, 0.9, 0), (10, 1.05, 0.1)], True),
+        ([(10, 1.5, 0), (10, 0.6, 0)], False),
+        ([(10, 0, 1.1), (10, 0, 1.1)], False),
+        ([(10, -0.2, 0)], True),
+        ([(0, 0, 0)], None),
+    ],
+)
+def test_who_else_was_at_work_there(uses: list[tuple[float, ...]], passed: bool | None) -> None:
+    session: Any = object.__new__(FarSession)
+    keys = ("whole_s", "others_s", "stolen_s")
+    session._uses = [orders.Use(**dict(zip(keys, use, strict=True))) for use in uses]
+    assert session._own_proof()[:2] == (OWN, passed)
 
 
 def test_who_looks_whether_it_answers_stands_there(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
@@ -433,6 +476,7 @@ def _plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     post_double.put(tmp_path, monkeypatch)
     monkeypatch.setattr(pushed, "PACKAGES", ("annotated_types",))
     monkeypatch.setattr(by_ssh, "_LAST_WORDS_S", 60.0)
+    monkeypatch.setattr(by_generator, "_SILENCE_S", 480.0)  # no clock decides a test
     monkeypatch.setattr(nics, "problems_of", lambda *_: [])
     monkeypatch.setattr(nics, "nic", lambda _host, name, **_: post_double.NIC.model_copy(update={"name": name}))
     monkeypatch.setattr(by_generator, "expect_linked", lambda _post: None)  # no lab is wired

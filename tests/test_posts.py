@@ -48,8 +48,8 @@ from virtoll.run.by_generator import Posted, expect_linked
 from virtoll.run.posting import Post
 
 wait_for_boots()
-posts._REACH_S = 0
 near, far, deed = sys.argv[1:]
+posts._REACH_S = 480 if far == "b0" else 0  # no clock decides a test
 host, post = LocalHost(), Post("there")
 
 class Direct:

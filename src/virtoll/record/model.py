@@ -262,7 +262,8 @@ class Events(_Record):
 
 class Booked(_Record):
     """CPU time that the kernel booked of the instance's control groups between two looks of whoever asked (of several
-    generators the first): right after a window's begin, and right after its end.
+    generators the first): right after a window's begin, and right after its end; or of this machine, where the
+    generator is elsewhere: those nearest to both.
     """
 
     from_ns: int
