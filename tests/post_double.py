@@ -44,7 +44,7 @@ class Stand:
     """Where they stand: here."""
 
     cpus = frozenset({0})
-    group = Group()
+    whole = group = Group()
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

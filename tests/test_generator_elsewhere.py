@@ -696,9 +696,14 @@ def test_what_needs_the_generator_here_is_refused(more: str, what: str) -> None:
         expect_apart(study_of(more), "apart.toml")
 
 
-def test_loads_with_an_image_and_probes_are_refused() -> None:
-    with pytest.raises(StudyError, match="runs programs of an image"):
-        expect_apart(_named("postgres"), "x")
+def test_what_only_this_machine_has_is_refused() -> None:
+    expect_apart(_named("postgres"), "x")  # whose load's programs are packages
+    own = 'name = "mine"\nblocks = 2\n[service]\nname = "nginx"\n[load]\nname = "command"\nimage = "dir:there"\n'
+    own += 'run = ["x", "{address}"]\nwork = { read = "(1)" }\n[[arms]]\nplatform = "native"\n'
+    with pytest.raises(StudyError, match="an image that is on this machine"):
+        expect_apart(read_study(own, "mine.toml", catalogue()), "mine.toml")
+    with pytest.raises(StudyError, match="media that are made beforehand"):
+        expect_apart(_named("conference"), "x")
     with pytest.raises(StudyError, match="probes ask from the generator's place"):
         expect_apart(_named("micro"), "x")
 

@@ -30,7 +30,7 @@ ip link add c0 type veth peer name d0
 for device in a0 b0 c0 d0; do ip link set $device up; done
 exec "$@"
 """
-_PROGRAM = """
+_PROGRAM = r"""
 import json, os, signal, subprocess, sys
 from pathlib import Path
 from patience import wait_for_boots
@@ -41,9 +41,13 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab import losses, posts
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
+from dataclasses import replace
+from virtoll.loads.command import CommandLoad, CommandSettings
+from virtoll.loads.reading import Reading
+from virtoll.offers import Http
 from virtoll.post import nics, orders
-from virtoll.post.clocks import Reading
-from virtoll.post.orders import Order, Standing
+from virtoll.post.clocks import Reading as Clock
+from virtoll.post.orders import Order, Standing, part_of
 from virtoll.run.by_generator import Posted, expect_linked
 from virtoll.run.posting import Post
 
@@ -81,6 +85,8 @@ def wired_whole(posted):
             )
             (far_netns,) = [each.name for each in Path("/run/netns").iterdir() if each.name.endswith("-gen")]
             there = Confinement(netns=far_netns)
+            if deed == "programs":
+                return driven(whole)
             argv = [sys.executable, "-c", serve]
             server = host.spawn(argv, stdout=subprocess.PIPE, confinement=there)
             server.stdout.readline()
@@ -93,10 +99,28 @@ def wired_whole(posted):
     found["back"] = queue.read_text() == before
     return found
 
+def driven(lab):
+    words = ("busybox", "sh", "-c", "busybox cat /tmp/seeded; busybox sleep 1; echo did 7 units on {address}")
+    settings = CommandSettings(
+        loop="closed", run=words, work=Reading(r"did (\d+) units"), packages=("busybox-static",), warm_up_ns=0,
+        seed=("busybox", "sh", "-c", "echo by the first >/tmp/seeded; echo 1 seeded"), seeded=Reading(r"(\d+) seeded"),
+    )
+    load, offer = CommandLoad(settings), Http("198.18.1.1", 80)
+    posted.channel.ask(Order(kind="prepare", loads=[part_of(load)]))
+    works = []
+    for number in (1, 2):
+        directory = lab.directory / f"t{number}"
+        directory.mkdir()
+        client = replace(lab.far.client(directory, {}), is_seeded=number == 2)
+        with client.opened(load, offer) as session:
+            works.append(session.measure().window.work)
+        said = (directory / "load.txt").read_text()
+    return {"works": works, "said": said, "brings": client.brings_programs}
+
 try:
     standing = Direct().ask(Order(kind="look", nic=far)).read(Standing)
     assert not standing.problems, standing.problems
-    clock = Reading(0, 0, 1)
+    clock = Clock(0, 0, 1)
     posted = Posted(Direct(), "ssh://root@there", nics.nic(host, near), standing, clock, "")
     expect_linked(posted)
     print(json.dumps(wired_whole(posted)))
@@ -137,6 +161,20 @@ def test_both_sides_stand_upon_one_cable_and_go(tmp_path: Path) -> None:
     assert not any(found["losses"].values()), found["losses"]
     assert found["steered"]
     assert found["back"]
+    assert names == []
+    assert left(tmp_path / "state") == []
+
+
+def test_a_loads_own_programs_run_there_for_as_long_as_a_service_lives(tmp_path: Path) -> None:
+    code, (found, names) = ran(tmp_path / "state", "a0", "b0", "programs")
+    if "refused" in found:
+        pytest.skip(found["refused"])  # there is no mirror
+    assert code == 0
+    assert found["works"] == [7, 7]
+    assert found["brings"]
+    assert "did 7 units on 198.18.1.1" in found["said"]
+    assert "by the first" in found["said"], "the second session has the root filesystem that the first has seeded"
+    assert "1 seeded" not in found["said"]
     assert names == []
     assert left(tmp_path / "state") == []
 

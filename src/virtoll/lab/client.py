@@ -86,6 +86,11 @@ class Client:
     # at them where its window begins and ends.
     books: Mapping[str, Path] = field(default_factory=dict)
 
+    @property
+    def brings_programs(self) -> bool:
+        """Whether it has programs of a load's own where it stands: there is no need to deploy them from here."""
+        return False
+
     def opened(self, load: Opens[_Session_co], offer: Offer) -> AbstractContextManager[_Session_co]:
         """A load's session at an offer, from here."""
         return load.session(self, offer)

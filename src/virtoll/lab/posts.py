@@ -17,7 +17,7 @@ from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import TOP, Cgroup, owned
 from virtoll.hosts.ledger import Ledger
 from virtoll.lab import losses
-from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Uplink
+from virtoll.lab.base import GENERATOR_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab, Site, Uplink
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import EVERYWHERE, GENERATOR_ONLY, directory_of, free_tag, generator_side, told, upon
 
@@ -34,14 +34,25 @@ _REACH_S = 10.0  # a switch's port may take seconds to forward
 
 @dataclass(frozen=True)
 class Stand:
-    """Where generators start. ``nic``: the machine's own device that its eth0 is upon."""
+    """Where generators start. ``group``: theirs, in the ``whole``; ``nic``: the machine's own device that its eth0 is
+    upon.
+    """
 
     host: Host
+    ledger: Ledger
+    tag: str
     netns: str
+    whole: Cgroup
     group: Cgroup
     directory: Path
     cpus: frozenset[int]
     nic: str
+
+    @property
+    def lab(self) -> Lab:
+        """As a lab of which this is all that is here: a load's own programs are deployed in it."""
+        site = Site(self.host, self.netns, GENERATOR_ADDRESS, self.cpus)
+        return Lab(self.ledger, self.tag, site, site, site, self.whole.name, self.directory)
 
     def client(self, name: str) -> Client:
         """A client with a directory of its own."""
@@ -78,13 +89,13 @@ def stood(host: Host, ledger: Ledger, uplink: Uplink, cpus: frozenset[int]) -> I
         directory.mkdir(mode=0o700)
         stack.enter_context(ledger.owning("netns-above", namespaces.NETNS))
         stack.enter_context(ledger.owning("netns", netns))
-        stack.enter_context(owned(ledger, group))
+        whole = stack.enter_context(owned(ledger, group))
         commands = stack.enter_context(owned(ledger, f"{group}/commands"))
         ours = host.within(commands.found_by)
         ours.run(["sh", "-e", "-c", _script(netns, uplink, cpus)])
         generator = stack.enter_context(owned(ledger, f"{group}/generator", cpus=cpus))
         generator.go_first()
-        yield Stand(ours, netns, generator, directory, cpus, uplink.far_nic)
+        yield Stand(ours, ledger, tag, netns, whole, generator, directory, cpus, uplink.far_nic)
 
 
 def _script(netns: str, uplink: Uplink, cpus: frozenset[int]) -> str:

@@ -30,7 +30,7 @@ _MOST_TOLD = 4000  # characters of why an order cannot be carried out
 _MOST_BUCKETS = 200_000  # of a histogram: ten times what the native generator's has
 
 # Of the machine, of a lab in it, and of a load's session in that.
-_OfMachine = Literal["look", "clock"]
+_OfMachine = Literal["look", "prepare", "clock"]
 _OfLab = Literal["wire", "unwire", "losses", "exchange", "get", "received", "open"]
 _OfSession = Literal["warm_up", "lead_in", "lead_at_least", "lead_ns", "measure", "rest", "close"]
 Kind = _OfMachine | _OfLab | _OfSession
@@ -52,7 +52,7 @@ class Order(BaseModel):
 
     kind: Kind
     nic: str = ""  # look
-    loads: list[Part] = []  # look: all that are to be driven
+    loads: list[Part] = []  # look, prepare: all that are to be driven
     lab: str = ""  # which of a run's labs: wire, and all that is asked in it
     uplink: Uplink | None = None  # wire
     load: Part | None = None  # open

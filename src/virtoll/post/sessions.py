@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from virtoll.errors import GoneError, TrialError
 from virtoll.hosts.base import Confinement
-from virtoll.lab.client import Answer, Client
+from virtoll.lab.client import SAID, Answer, Client
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.offers import Http, Offer
 from virtoll.post import clocks
@@ -62,6 +62,11 @@ class FarClient(Client):
         """One in a lab that is wired. ``cpus``: how many the generator has there."""
         host: Any = _Nobody(channel.where)
         return cls(host, Confinement(), cpus=cpus, channel=channel, lab=lab, **fields)
+
+    @property
+    def brings_programs(self) -> bool:
+        """They are there."""
+        return True
 
     def opened(self, load: Any, offer: Offer) -> AbstractContextManager[Any]:
         """A session there."""
@@ -164,7 +169,9 @@ class FarSession(Session):
     def close(self) -> None:
         """It ends there; by itself, where nobody answers any more."""
         with suppress(GoneError):
-            self._ask("close")
+            said = self._ask("close").raw
+            if said:
+                (self.client.directory / SAID).write_bytes(said)
 
     def _ask(self, kind: Any, **fields: Any) -> Reply:
         return self.client.channel.ask(Order(kind=kind, lab=self.client.lab, session=self._number, **fields))

@@ -87,9 +87,9 @@ def _of(treatment: Treatment, file: str) -> Iterator[Problem]:
 
 def _of_load(work: Driven, file: str) -> Iterator[Problem]:
     load, where = work.load, f"{file}: [load] name"
-    if not load.programs.is_nothing:
-        what = f"load {load.name!r} runs programs of an image, which is not brought there"
-        yield Problem(what, where, 'take one of virtoll\'s own: name = "http"')
+    if load.programs.source:
+        what = f"load {load.name!r} runs programs of an image that is on this machine, and is not brought there"
+        yield Problem(what, where, "name Debian packages that have them: packages = [...]")
     if load.footage or load.voice is not None or isinstance(load.content, Film):
         what = f"load {load.name!r} sends, or reads, media that are made beforehand on the machine it stands on"
         yield Problem(what, where, f'take another (name = "http"), or leave out {OPTION}')

@@ -18,9 +18,10 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import CpuPlan, Lab, Uplink
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
+from virtoll.loads.base import Load
 from virtoll.plain import printable
 from virtoll.post import clocks, nics
-from virtoll.post.orders import MOST_ANSWER_BYTES, Nic, Order, Reply, Standing, part_of, unpacked
+from virtoll.post.orders import MOST_ANSWER_BYTES, Nic, Order, Part, Reply, Standing, part_of, unpacked
 from virtoll.post.sessions import far
 from virtoll.record.model import ELSEWHERE, Environment
 from virtoll.run import frames
@@ -35,6 +36,7 @@ from virtoll.trial.treatment import Driven, treatments
 if TYPE_CHECKING:
     from virtoll.run.request import Request
 
+_MOST_DIGEST_CHARS = 200
 _SILENCE_S = 60.0  # without a sign of life, which comes each `BEAT_S`
 _MOST_STANDING_CHARS = 65_536  # twenty times what a machine tells of itself
 _LOST = "the generator's machine was lost"
@@ -74,6 +76,7 @@ class Posted:
     standing: Standing
     clock: clocks.Reading
     digest: str  # of what was pushed
+    image: str = ""  # the digest of that of the loads' own programs, made there; "": they have none
 
     @property
     def there(self) -> Nic:
@@ -97,6 +100,7 @@ class Posted:
             "nic here": self.here.model_dump(),
             "congestion control": standing.congestion,
             **({"load generators": standing.tools} if standing.tools else {}),
+            **({"image": self.image} if self.image else {}),
         }
         clock = {"ahead_ns": self.clock.ahead_ns, "within_ns": self.clock.within_ns}
         server = self.destination.removeprefix("ssh://").rpartition("@")[2].rstrip("/")
@@ -157,24 +161,51 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         line.begin()
         channel = SshChannel(line, f"the generator's machine, {name}")
         standing = _looked(channel, study, there)
-        found = Posted(channel, destination, nics.nic(LocalHost(), here), standing, _clock(channel), pushed.digest)
+        nic, clock = nics.nic(LocalHost(), here), _clock(channel)
+        found = Posted(channel, destination, nic, standing, clock, pushed.digest)
         _expect_alike(found)
         say(_told(found))
         expect_linked(found)
-        yield found
+        yield replace(found, image=_image(channel, study, name, say))
     finally:
         line.end()
 
 
-def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
-    """The machine. HostError with all that is missing there."""
-    works = [each.work for each in treatments(study)]
-    loads = [part_of(work.load) for work in works if isinstance(work, Driven)]
-    order = Order(kind="look", nic=nic, loads=[each for i, each in enumerate(loads) if each not in loads[:i]])
+def _image(channel: SshChannel, study: Study, name: str, say: Callable[[str], None]) -> str:
+    """Have the image of the loads' own programs made there; its digest, "" where they have none."""
+    loads = [load for load in _loads(study) if not load.programs.is_nothing]
+    if not loads:
+        return ""
+    say(f"{name}: the image of the load's own programs is made there")
+    found: str = _asked(channel, Order(kind="prepare", loads=_parts(loads))).read(str)
+    return found[:_MOST_DIGEST_CHARS]
+
+
+def _loads(study: Study) -> list[Load]:
+    return [each.work.load for each in treatments(study) if isinstance(each.work, Driven)]
+
+
+def _parts(loads: Sequence[Load]) -> list[Part]:
+    """Each once."""
+    parts = [part_of(load) for load in loads]
+    return [each for i, each in enumerate(parts) if each not in parts[:i]]
+
+
+def _asked(channel: SshChannel, order: Order) -> Reply:
+    """What is answered before a run. HostError where it is not."""
     try:
-        standing: Standing = channel.ask(order).read(Standing)
+        return channel.ask(order)
     except (TrialError, GoneError) as error:
         raise HostError(error.problem.what, where=f"{OPTION} {channel.where}", remedy=error.problem.remedy) from None
+
+
+def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
+    """The machine. HostError with all that is missing there."""
+    reply = _asked(channel, Order(kind="look", nic=nic, loads=_parts(_loads(study))))
+    try:
+        standing: Standing = reply.read(Standing)
+    except TrialError as error:
+        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}") from None
     if standing.problems:
         raise _refused([Problem(*map(printable, each)) for each in standing.problems])
     if standing.nic is None or len(standing.model_dump_json()) > _MOST_STANDING_CHARS:

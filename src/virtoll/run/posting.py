@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,7 +25,8 @@ from virtoll.hosts import programs, tuning
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.client import Answer
+from virtoll.images.base import Image, Images, together
+from virtoll.lab.client import SAID, Answer, Programs
 from virtoll.lab.posts import Stand, stood
 from virtoll.loads.base import Session
 from virtoll.offers import Http
@@ -33,8 +35,11 @@ from virtoll.post.orders import Nic, Order, Standing, Told, Use, load_of, offer_
 from virtoll.run import environment
 from virtoll.run.alone import alone
 from virtoll.run.looking import spent_of
+from virtoll.run.stage import built
+from virtoll.trial.deployer import Deployer
 
 _Answer = tuple[Any, bytes]
+_MOST_SAID_BYTES = 32 * 1024**2
 
 
 @dataclass
@@ -44,6 +49,9 @@ class _Lab:
     stand: Stand
     stack: ExitStack  # gives it up
     sessions: dict[int, tuple[Session, ExitStack]] = field(default_factory=dict)
+    directories: dict[int, Path] = field(default_factory=dict)  # of the sessions
+    programs: Programs | None = None  # a load's own, from its first session on
+    programs_stack: ExitStack = field(default_factory=ExitStack)  # ends them
 
 
 class Post:
@@ -56,6 +64,7 @@ class Post:
         self._ledger: Ledger | None = None  # from the first look on
         self._labs: dict[str, _Lab] = {}
         self._opened = 0  # sessions, so far
+        self._image: Image | None = None  # of the loads' own programs
 
     def answer(self, data: bytes) -> bytes:
         """Carry an order out; why it could not be, where it fails. An interrupt goes on."""
@@ -104,6 +113,17 @@ class Post:
         )
         return told.model_dump(mode="json")
 
+    def _prepare(self, order: Order) -> str:
+        """Make the image of the loads' own programs; its digest. HostError with all that is not in it."""
+        loads = [load_of(part) for part in order.loads]
+        wanted = together(load.programs for load in loads)
+        if wanted is None or wanted.is_nothing:
+            raise HostError("the loads' programs are of no one image", where=self._name)
+        self._image = built(self._host, "post-load", wanted, lambda _text: None)
+        if problems := [problem for load in loads for problem in load.problems_with(self._image)]:
+            raise HostError("".join(f"\n  {each}" for each in dict.fromkeys(problems)), where=self._name)
+        return self._image.digest
+
     def _nic(self, name: str) -> Nic | None:
         try:
             return nics.nic(self._host, name)
@@ -145,13 +165,32 @@ class Post:
         assert order.load is not None
         self._opened += 1
         client = lab.stand.client(f"session-{self._opened}")
-        client = replace(client, is_seeded=order.is_seeded)
         load, offer = load_of(order.load), offer_of(order.offer)
+        programs = None if load.programs.is_nothing else self._programs(lab, is_seeded=order.is_seeded)
+        client = replace(client, is_seeded=order.is_seeded, programs=programs)
         with ExitStack() as stack:
             session = stack.enter_context(load.session(client, offer))
             lab.sessions[self._opened] = session, stack.pop_all()
+        lab.directories[self._opened] = client.directory
         lab.stack.push(lab.sessions[self._opened][1])
         return self._opened, b""
+
+    def _programs(self, lab: _Lab, *, is_seeded: bool) -> Programs:
+        """A root filesystem with the load's own programs, for as long as a service lives: one that an earlier trial has
+        seeded has them still, and what their seed wrote.
+        """
+        if self._image is None:
+            raise HostError("no image was made of the load's programs", where=self._name, remedy="begin the run anew")
+        if lab.programs is None or not is_seeded:
+            lab.programs = None
+            lab.programs_stack.close()
+            with ExitStack() as stack:
+                deployer = Deployer(lab.stand.lab, Images(self._image, load=self._image), stack)
+                found = stack.enter_context(deployer.programs())
+                lab.programs_stack = stack.pop_all()
+            lab.stack.push(lab.programs_stack)
+            lab.programs = found
+        return lab.programs
 
     # -- in a session -------------------------------------------------------------------------------------
 
@@ -164,7 +203,7 @@ class Post:
         if order.kind == "close":
             del lab.sessions[order.session]
             stack.close()
-            return None, b""
+            return None, _said(lab.directories.pop(order.session))
         if order.kind == "measure":
             return _measured(lab.stand, session, order)
         asked: dict[str, Callable[[], Any]] = {
@@ -180,6 +219,7 @@ class Post:
 _OF_MACHINE: dict[str, Callable[[Post, Order], Any]] = {
     "clock": lambda _post, _order: time.monotonic_ns(),
     "look": Post._look,
+    "prepare": Post._prepare,
     "wire": Post._wire,
     "unwire": Post._unwire,
 }
@@ -190,6 +230,12 @@ _IN_LAB: dict[str, Callable[[Post, _Lab, Order], _Answer]] = {
     "get": Post._get,
     "open": Post._open,
 }
+
+
+def _said(directory: Path) -> bytes:
+    """What a load's programs printed, the last of it."""
+    path = directory / SAID
+    return path.read_bytes()[-_MOST_SAID_BYTES:] if path.exists() else b""
 
 
 def _measured(stand: Stand, session: Session, order: Order) -> _Answer:
@@ -208,14 +254,14 @@ def _measured(stand: Stand, session: Session, order: Order) -> _Answer:
 
 @dataclass(frozen=True)
 class _Used:
-    """CPU time so far, in s: of the generator's CPUs by kind (`spent_of`), and of its group."""
+    """CPU time so far, in s: of the generator's CPUs by kind (`spent_of`), and of all that is the lab's."""
 
     by_kind: Mapping[str, float]
     ours_s: float
 
     @classmethod
     def now(cls, stand: Stand) -> _Used | None:
-        by_kind, ours_ns = spent_of(stand.cpus), stand.group.cpu_ns()
+        by_kind, ours_ns = spent_of(stand.cpus), stand.whole.cpu_ns()
         return None if by_kind is None or ours_ns is None else cls(by_kind, ours_ns / 1e9)
 
     def until(self, later: _Used) -> Use:

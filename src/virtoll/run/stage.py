@@ -188,19 +188,19 @@ class Stage:
         """
         name, driven = self.study.name, self._driven
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
-        of_load = _image(work.load.programs for work in driven)
+        of_load = _image(work.load.programs for work in driven if self.posted is None)  # else it is made there
         for shot in self._footage:
             footage.made(self.host, shot, say)
         for said in self._voices:
             voice.made(self.host, said, say)
         laid = self._films(say)
         of_instances = {
-            configuration: _built(self.host, name, wanted, say, laid) for configuration, wanted in self.wanted.items()
+            configuration: built(self.host, name, wanted, say, laid) for configuration, wanted in self.wanted.items()
         }
         images = Images(
             next(iter(of_instances.values())),
-            None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),
-            None if of_load.is_nothing else _built(self.host, f"{name}-load", of_load, say),
+            None if of_origin.is_nothing else built(self.host, f"{name}-origin", of_origin, say),
+            None if of_load.is_nothing else built(self.host, f"{name}-load", of_load, say),
             of_instances if len(of_instances) > 1 else {},
         )
         _expect_startable(self.asked, images)
@@ -303,7 +303,7 @@ def _image(wanted: Iterable[Wanted]) -> Wanted:
     return together(wanted) or Wanted()
 
 
-def _built(
+def built(
     host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None], files: Mapping[str, Path] = rootfs.NO_FILES
 ) -> Image:
     """An image of the user's own, or of packages, jars and programs, from the cache where it is there already."""

@@ -277,7 +277,7 @@ class LabExperiment:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
         here = self.deployer.client(held.name, trial.id, of=held.place.instance)
         client = replace(here, is_seeded=trial.id != held.name)
-        if load.programs.is_nothing:
+        if load.programs.is_nothing or client.brings_programs:
             return client
         if held.programs is None:
             held = self._held = replace(held, programs=held.stack.enter_context(self.deployer.programs()))
