@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ def stand_here(patch: pytest.MonkeyPatch, state: Path) -> None:
     patch.setenv("VIRTOLL_STATE", str(state))
     patch.setattr(posting, "stood", _stood)
     patch.setattr(posting, "alone", lambda _host: nullcontext([]))
+    patch.setattr(posting, "built", lambda *_: SimpleNamespace(digest="sha256:ab12"))
     patch.setattr(nics, "problems_of", lambda *_: [])
     patch.setattr(nics, "nic", lambda _host, name, **_: NIC.model_copy(update={"name": name}))
 

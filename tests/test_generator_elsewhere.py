@@ -505,6 +505,22 @@ def test_a_post_is_reached_and_told_of(plays: Any) -> None:
         assert nobody is None
 
 
+def test_the_image_of_a_loads_own_programs_is_made_there(plays: Any) -> None:
+    said: list[str] = []
+    with posted(asking(), _named("postgres"), said.append) as post:
+        assert post is not None
+        assert post.told_in(fake_environment()).comparable[ELSEWHERE]["image"] == "sha256:ab12"
+    assert "the image of the load's own programs is made there" in said[-1]
+
+
+def test_frames_are_no_larger_than_an_instances(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected() as post:
+        assert post.uplink().mtu == 1500
+        small = post_double.NIC.model_copy(update={"mtu": 1400})
+        assert replace(post, here=small).uplink().mtu == 1400
+        assert replace(post, here=small.model_copy(update={"mtu": 9000})).uplink().mtu == 1500
+
+
 def test_mtus_must_be_the_same(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     jumbo = post_double.NIC.model_copy(update={"mtu": 9000})
     monkeypatch.setattr(nics, "nic", lambda *_: jumbo)

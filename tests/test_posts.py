@@ -27,7 +27,7 @@ mount -t sysfs sys /run/sys
 ip link set lo up
 ip link add a0 type veth peer name b0
 ip link add c0 type veth peer name d0
-for device in a0 b0 c0 d0; do ip link set $device up; done
+for device in a0 b0 c0 d0; do ip link set $device mtu 9000 up; done
 exec "$@"
 """
 _PROGRAM = r"""
@@ -63,7 +63,7 @@ class Direct:
 
 def links(netns):
     told = json.loads(host.run(["ip", "-n", netns, "-j", "-d", "link"]).text)
-    return {each["ifname"]: each.get("linkinfo", {}).get("info_kind", "") for each in told}
+    return {each["ifname"]: [each.get("linkinfo", {}).get("info_kind", ""), each["mtu"]] for each in told}
 
 def wired_whole(posted):
     uplink = posted.uplink()
@@ -153,7 +153,7 @@ def test_both_sides_stand_upon_one_cable_and_go(tmp_path: Path) -> None:
     code, (found, names) = ran(tmp_path / "state", "a0", "b0")
     assert code == 0
     assert found["said"] == "from afar"
-    assert (found["sut"]["gen0"], found["far"]["eth0"]) == ("macvlan", "macvlan")
+    assert (found["sut"]["gen0"], found["far"]["eth0"]) == (["macvlan", 1500], ["macvlan", 1500]), "as any instance's"
     assert found["generators"] == 0
     assert {"sut gen0 rx_dropped", "generator eth0 rx_dropped", "a0 tx_dropped", "generator b0 tx_dropped"} <= set(
         found["losses"]

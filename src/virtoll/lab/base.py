@@ -79,6 +79,9 @@ class Uplink:
     mac: str
     far_nic: str  # of the generator's
     far_mac: str
+    # Bytes, of what a lab has upon them. An instance's own link has no more than Ethernet's 1500, and native, which has
+    # none, would alone be asked in larger frames.
+    mtu: int = 1500
 
 
 class FarGenerator(Protocol):

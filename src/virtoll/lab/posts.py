@@ -74,7 +74,8 @@ class Stand:
                 raise HostError(
                     f"nothing comes back over {self.nic}: it is on another link, or VLAN, than the other machine's",
                     where=f"the generator's {self.nic}",
-                    remedy="name the devices at both ends of the cable, or in one broadcast domain: --nic HERE,THERE",
+                    remedy="name the devices at both ends of the cable, or in one broadcast domain (--nic HERE,THERE); "
+                    "what is between must let a second MAC address through (port security, a hypervisor's filter)",
                 )
 
 
@@ -103,7 +104,7 @@ def _script(netns: str, uplink: Uplink, cpus: frozenset[int]) -> str:
         [
             namespaces.first(netns),
             f"nsenter --net=/run/netns/{netns} {told((*EVERYWHERE, *GENERATOR_ONLY))}",
-            upon(uplink.far_nic, "eth0", uplink.far_mac, netns),
+            upon(uplink.far_nic, "eth0", uplink.far_mac, uplink.mtu, netns),
             *generator_side(netns, uplink.mac, cpus),
         ]
     )

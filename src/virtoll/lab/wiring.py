@@ -166,7 +166,7 @@ def wiring_script(lab: Lab, uplink: Uplink | None = None) -> str:
             namespaces.first(first),
             f"nsenter --net=/run/netns/{first} {told(settings)}",
             *(_namespace(*each) for each in rest),
-            *([] if uplink is None else [upon(uplink.nic, "gen0", near_mac, sut)]),
+            *([] if uplink is None else [upon(uplink.nic, "gen0", near_mac, uplink.mtu, sut)]),
             ip_batch(
                 sut,
                 "link set lo up",
@@ -200,9 +200,9 @@ def generator_side(netns: str, near_mac: str, cpus: frozenset[int]) -> tuple[str
     return set_up, receive_on(cpus, netns, "eth0")
 
 
-def upon(nic: str, name: str, mac: str, netns: str) -> str:
+def upon(nic: str, name: str, mac: str, mtu: int, netns: str) -> str:
     """A line of shell that makes a device of a namespace upon one of this machine's, told apart by its MAC address."""
-    return f"ip link add link {nic} name {name} address {mac} netns {netns} type macvlan mode bridge"
+    return f"ip link add link {nic} name {name} address {mac} mtu {mtu} netns {netns} type macvlan mode bridge"
 
 
 def _veth(name: str, mac: str, far_mac: str, netns: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -63,13 +64,16 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
 @contextmanager
 def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS) -> Iterator[None]:
     """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
-    each side pays for what it receives. Nothing is changed where the kernel cannot (built without RPS).
+    each side pays for what it receives. Nothing is changed where the kernel cannot (built without RPS, or a /sys that
+    nobody may write to).
     """
     found = devices(ledger.host).get(name)
     told = None if found is None else _told_of(found, root)
     with ExitStack() as stack:
         for queue in [] if told is None else sorted((told / "queues").glob("rx-*/rps_cpus")):
-            if (before := chosen(queue)) is None or (after := mask_like(before, cpus)) == before:
+            if not os.access(queue, os.W_OK) or (before := chosen(queue)) is None:
+                continue
+            if (after := mask_like(before, cpus)) == before:
                 continue
             setting = Setting(queue, before, after)
             stack.enter_context(ledger.owning("setting", setting.name))

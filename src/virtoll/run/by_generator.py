@@ -126,7 +126,8 @@ class Posted:
         """
         drawn = secrets.token_bytes(2)
         mac = f"02:76:74:{drawn[0]:02x}:{drawn[1]:02x}"
-        return Uplink(self.here.name, f"{mac}:01", self.there.name, f"{mac}:02")
+        mtu = min(self.here.mtu, Uplink.mtu)
+        return Uplink(self.here.name, f"{mac}:01", self.there.name, f"{mac}:02", mtu)
 
     @contextmanager
     def stood(self, lab: Lab, uplink: Uplink) -> Iterator[Lab]:
