@@ -40,7 +40,7 @@ from virtoll.post.sessions import CLOCK, OWN, Far, FarClient, FarSession
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
-from virtoll.run import by_generator, by_ssh, environment, posting, pushed
+from virtoll.run import by_generator, by_ssh, environment, pushed
 from virtoll.run.apart import expect_apart, expect_as_begun
 from virtoll.run.by_generator import Posted, posted
 from virtoll.run.conduct import run_study
@@ -401,7 +401,7 @@ class Measuring:
         self.asked.append(order)
         if order.kind != "measure":
             return orders.Reply(1)
-        window = {"start_ns": order.start_ns, "duration_ns": 1000, "work": 1, "events": {}}
+        window: dict[str, Any] = {"start_ns": order.start_ns, "duration_ns": 1000, "work": 1, "events": {}}
         return orders.Reply({**TOLD, "window": window, "has_log": True}, b"1234")
 
 
@@ -604,7 +604,7 @@ def test_the_digest_of_a_tool_is_that_of_the_generators_machine(
 ) -> None:
     post_double.stand_here(monkeypatch, tmp_path)
     monkeypatch.setattr(loads()["ab"], "check", lambda *_: [])
-    monkeypatch.setattr(posting.programs, "digest", lambda name: f"digest of {name}")
+    monkeypatch.setattr("virtoll.hosts.programs.digest", lambda name: f"digest of {name}")
     post = Post("there")
     try:
         order = Order(kind="look", nic="eth7", loads=[part_of(loads()["ab"]())])

@@ -122,12 +122,11 @@ class Posted:
 
     def uplink(self) -> Uplink:
         """That of one more lab, with addresses of its own: a switch may carry several. Locally administered (bit 1 of
-        the first octet), and "vt" in the next two.
+        the first octet), and "vt" in the next two; the last bit is the generator's.
         """
-        drawn = secrets.token_bytes(2)
-        mac = f"02:76:74:{drawn[0]:02x}:{drawn[1]:02x}"
-        mtu = min(self.here.mtu, Uplink.mtu)
-        return Uplink(self.here.name, f"{mac}:01", self.there.name, f"{mac}:02", mtu)
+        drawn = secrets.randbits(24) & ~1
+        near, far_mac = (f"02:76:74:{at >> 16:02x}:{at >> 8 & 255:02x}:{at & 255:02x}" for at in (drawn, drawn | 1))
+        return Uplink(self.here.name, near, self.there.name, far_mac, min(self.here.mtu, Uplink.mtu))
 
     @contextmanager
     def stood(self, lab: Lab, uplink: Uplink) -> Iterator[Lab]:
