@@ -1,7 +1,8 @@
 """Builds root filesystems with mmdebstrap and keeps them by content, in two levels.
 
     CACHE/images/
-      bootstrap-<digest12>/   Debian packages, made by mmdebstrap (tens of seconds, needs a mirror)
+      bootstrap-<digest12>/   Debian packages, made by mmdebstrap (tens of seconds, needs a mirror): the essential ones
+                              once, and all other sets upon a copy of these
       <digest12>/             the same files by hard link, plus virtoll's own (about a second)
         rootfs/  manifest.json  contents
 
@@ -185,9 +186,9 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
     def make(place: Path) -> None:
         place.mkdir()
         rootfs = place / "rootfs"
-        what = " ".join(packages) or "the essential packages"
-        progress(f"image: installing {what} from Debian {SUITE} (once; about half a minute)")
-        _mmdebstrap(host, packages, rootfs, lock, progress)
+        what = " ".join(packages) or "the essential packages, which all images begin with,"
+        progress(f"image: installing {what} from Debian {SUITE} (once)")
+        _mmdebstrap(host, _upon(base, packages), rootfs, lock, progress)
         for name, text in FILES.items():
             (rootfs / name).unlink(missing_ok=True)
             host.put(rootfs / name, text.encode())
@@ -197,6 +198,7 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
     if entry.is_dir():
         contents.verify(entry, "rootfs")
         return entry
+    base = _bootstrapped(host, [], progress) if packages else None
     with _alone(images_directory() / "mmdebstrap.lock", progress) as lock:
         _unmounted(host, images_directory())
         return cached(entry, make)
@@ -221,17 +223,32 @@ def _alone(path: Path, progress: Callable[[str], None]) -> Iterator[int]:
         yield file.fileno()
 
 
-def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progress: Callable[[str], None]) -> None:
+def _upon(base: Path | None, packages: list[str]) -> list[str]:
+    """What mmdebstrap is told: to begin with the essential packages, or to install more into a copy of an entry that
+    has them, brought up to date (mmdebstrap(1), EXAMPLES: "re-use a chroot"). The trees are the same: it unpacks and
+    configures the essential ones first in any case, and then has `apt-get` install the others, as is done here.
+    """
+    if base is None:
+        return ["--variant=essential"]
+    apt_get = 'APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes -oDPkg::Chroot-Directory="$1"'
+    wanted = shlex.join(packages)
+    return [
+        "--variant=custom",
+        f'--setup-hook=cp -a --remove-destination {shlex.quote(str(base / "rootfs"))}/. "$1"',
+        f"--customize-hook={apt_get} dist-upgrade && {apt_get} install -- {wanted}",
+    ]
+
+
+def _mmdebstrap(host: Host, begun: list[str], rootfs: Path, lock: int, progress: Callable[[str], None]) -> None:
     argv = [
         "mmdebstrap",
         "--mode=root",
-        "--variant=essential",
         "--format=directory",
-        *(["--include=" + ",".join(packages)] if packages else []),
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=force-unsafe-io",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
+        *begun,
         SUITE,
         str(rootfs),
     ]
@@ -245,13 +262,21 @@ def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progre
     try:
         for line in process.stderr:
             said.append(line.decode(errors="replace").rstrip())
-            if step := re.match(r"I: (?!success|main\(\))(.*)", said[-1]):
-                progress(f"image: {step[1]}")
+            if step := _step(said[-1]):
+                progress(f"image: {step}")
         process.wait()
     finally:
         end_session(process)
     if process.returncode != 0:
         raise _bootstrap_error(host, argv, said)
+
+
+def _step(line: str) -> str:
+    """What mmdebstrap says that it does, in words for people; "" where that is nothing to speak of."""
+    if line.startswith("I: running --customize-hook"):
+        return "installing packages inside the chroot..."
+    step = re.match(r"I: (?!success|main\(\)|running --|nothing to|no essential)(.*)", line)
+    return step[1] if step else ""
 
 
 def _bootstrap_error(host: Host, argv: list[str], said: list[str]) -> HostError:
