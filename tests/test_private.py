@@ -299,13 +299,18 @@ def test_an_image_that_was_written_to_is_not_used(
 def test_packages_that_were_written_to_make_no_new_image(
     stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither with another agent, nor, where they are the essential ones, with others upon them."""
     cache = stand_in(_MAKES)
+    rootfs.build(LocalHost(), "proxy", [], print)
+    (essential,) = (cache / "images").glob("bootstrap-*")
     rootfs.build(LocalHost(), "proxy", ["squid"], print)
-    (entry,) = (cache / "images").glob("bootstrap-*")
+    (entry,) = set((cache / "images").glob("bootstrap-*")) - {essential}
     (entry / "rootfs/tmp").mkdir()
+    (essential / "rootfs/home").mkdir()
     monkeypatch.setattr(binaries, "digest", lambda name: "b" * 64)
-    with pytest.raises(HostError, match=r"not as it was built: (.|\n)*\./tmp"):
-        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    for packages, name in ((["squid"], "tmp"), (["nginx"], "home")):
+        with pytest.raises(HostError, match=rf"not as it was built: (.|\n)*\./{name}"):
+            rootfs.build(LocalHost(), "proxy", packages, print)
 
 
 @pytest.mark.parametrize("level", ["unpacked", "finished"])
