@@ -26,7 +26,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, machine_of
-from virtoll.record.model import Phase, PlannedTrial
+from virtoll.record.model import ELSEWHERE, Phase, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import write_report
@@ -484,6 +484,16 @@ def promised(findings: Findings, notes: dict[str, Any], *, design: str = "rotati
         plan = plan.model_copy(update={"trials": trials})
     changed = replace(findings.run, environment=told, study=study, plan=plan)
     return method(Findings(changed, findings.matrix, findings.margin, ()))[-1]
+
+
+def test_a_calibration_says_nothing_of_a_generator_elsewhere(right: Findings) -> None:
+    """It is of a lab whose generator shares the machine with what it loads."""
+    environment = right.run.environment
+    comparable = {**environment.comparable, ELSEWHERE: {"cpus": 8}}
+    there = replace(right.run, environment=environment.model_copy(update={"comparable": comparable}))
+    far = Findings(there, right.matrix, right.margin, ())
+    said = promised(far, {"calibration": found(right).model_dump(), "not_calibrated": ""})
+    assert said.startswith("**A calibration is of a lab on one machine**")
 
 
 def test_a_report_says_what_the_calibration_promises(right: Findings) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from virtoll.analysis.calibration import smallest_cost
 from virtoll.analysis.rules import FIXED
 from virtoll.record.calibration import ALARMS, Calibration, Known, Noise, Rate
+from virtoll.record.model import ELSEWHERE
 from virtoll.report.findings import Findings
 from virtoll.units import percent
 
@@ -25,6 +26,11 @@ def promise(findings: Findings) -> str:
         return (
             "**A calibration is of one machine**: how often equal arms are called different on these hosts together, "
             "and how small a cost is found, is not known."
+        )
+    if ELSEWHERE in findings.run.environment.comparable:
+        return (
+            "**A calibration is of a lab on one machine**: how often equal arms are called different where the load "
+            "comes from another one, and how small a cost is found, is not known."
         )
     kept, remedy = notes.get("calibration"), _REMEDY.format("".join(f" on {host}" for host in hosts))
     if kept is None:
