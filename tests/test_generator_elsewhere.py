@@ -316,6 +316,22 @@ def test_a_full_ring_is_a_loss() -> None:
     }
 
 
+def test_a_broadcast_that_nobody_wants_is_no_loss() -> None:
+    """As seen of a macvlan: each frame of a protocol that nobody speaks (0x8899, a switch's) is one that it drops."""
+
+    class Namespace:
+        where = "played"
+
+        def run(self, argv: Any, **_: Any) -> Completed:
+            lines = [f"  {name}: 320 5 2 5 0 0 0 5 180 2 0 0 0 0 0 0" for name in ("lo", "gen0", "org0")]
+            return Completed(tuple(argv), 0, "\n".join(lines).encode(), b"")
+
+    host: Any = Namespace()
+    here, apart = losses.of_namespace(host, "sut"), losses.of_namespace(host, "sut", upon="gen0")
+    assert here["gen0 rx_dropped"] == 5
+    assert here.items() - apart.items() == {("gen0 rx_dropped", 5)}
+
+
 # -- a session --------------------------------------------------------------------------------------------
 
 

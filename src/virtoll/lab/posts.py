@@ -63,7 +63,7 @@ class Stand:
 
     def losses(self) -> dict[str, int]:
         """Counters of its devices."""
-        return {**losses.of_namespace(self.host, self.netns), **losses.of_nic(self.host, self.nic)}
+        return {**losses.of_namespace(self.host, self.netns, upon="eth0"), **losses.of_nic(self.host, self.nic)}
 
     def expect_reached(self, python: str) -> None:
         """HostError where nothing comes from the SUT: the two devices are not on one link."""
