@@ -242,6 +242,10 @@ class Ip:
     def run(self, argv: Any, **_: Any) -> Completed:
         return Completed(tuple(argv), 0, self._said, b"")
 
+    def read(self, path: Path) -> bytes:
+        assert path == Path("/proc/net/softnet_stat")
+        return b"000000aa 00000003 00000000\n000000bb 0000000f 00000000\n"
+
 
 @pytest.mark.parametrize(
     ("changes", "what"),
@@ -311,9 +315,30 @@ def test_a_full_ring_is_a_loss() -> None:
     assert losses.of_nic(host, "eno1") == {
         "eno1 rx_missed_errors": 3,
         "eno1 rx_crc_errors": 0,
+        "eno1 rx_dropped": 9,
         "eno1 tx_dropped": 1,
         "eno1 tx_errors": 0,
+        "eno1 backlog": 18,
     }
+
+
+@pytest.mark.parametrize(
+    ("dropped", "backlog", "found"),
+    [
+        (50, 0, {}),  # what nobody wanted
+        (0, 7, {}),  # another device's: an instance's own link
+        (50, 7, {"eno1 backlog": 7}),
+        (5, 7, {"eno1 backlog": 5}),
+    ],
+)
+def test_what_a_cpus_full_queue_dropped_of_a_device_is_a_loss(
+    dropped: int, backlog: int, found: dict[str, int]
+) -> None:
+    """Where receive packet steering hands on what comes over it, as it does for as long as a run lasts."""
+    before = {"eno1 rx_dropped": 100, "eno1 backlog": 10, "sut org0 rx_dropped": 1}
+    after = {"eno1 rx_dropped": 100 + dropped, "eno1 backlog": 10 + backlog, "sut org0 rx_dropped": 1}
+    assert losses.lost(before, after) == found
+    assert losses.lost(before, {**after, "sut org0 rx_dropped": 3}) == {"sut org0 rx_dropped": 2, **found}
 
 
 def test_a_broadcast_that_nobody_wants_is_no_loss() -> None:

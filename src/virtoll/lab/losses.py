@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 from virtoll.hosts.base import Confinement, Host
 from virtoll.lab.base import Lab
@@ -13,9 +15,12 @@ _SCRIPT = "cat /proc/net/dev; [ ! -e /proc/net/stat/nf_conntrack ] || cat /proc/
 _DEVICE_COLUMNS = {"rx_errors": 2, "rx_dropped": 3, "tx_errors": 10, "tx_dropped": 11}
 _OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
-# Of a machine's own network device: what a full ring, a bad cable, or its queue lost. What it dropped because nobody
-# asked for it (rx_dropped: other protocols' frames) is no loss.
-_NICS = {"rx": ("missed_errors", "crc_errors"), "tx": ("dropped", "errors")}
+# Of a machine's own network device: what a full ring, a bad cable, or its queue lost.
+_NICS = {"rx": ("missed_errors", "crc_errors", "dropped"), "tx": ("dropped", "errors")}
+# What it received and dropped may be what nobody asked for (other protocols' frames), which is no loss, or what was
+# steered to a CPU whose queue was full: as many as those of all CPUs lost meanwhile, at the most.
+_DROPPED, _BACKLOG = "rx_dropped", "backlog"
+_SOFTNET = Path("/proc/net/softnet_stat")  # a line for each CPU, hexadecimal; the second is what its queue dropped
 
 
 def losses(lab: Lab) -> dict[str, int]:
@@ -51,12 +56,24 @@ def of_nic(host: Host, nic: str) -> dict[str, int]:
     """The same of one of the machine's own devices: "eno1 rx_missed_errors"."""
     (told,) = json.loads(host.run(["ip", "-j", "-s", "-s", "link", "show", "dev", nic]).text)
     counts = told.get("stats64", {})
-    return {
+    found = {
         f"{nic} {way}_{name}": int(counts[way][name])
         for way, names in _NICS.items()
         for name in names
         if name in counts.get(way, {})
     }
+    queues = host.read(_SOFTNET).decode("ascii").splitlines()
+    return {**found, f"{nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
+
+
+def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What was lost between two looks (`losses`), by place; {}: nothing."""
+    grown = {place: count - before.get(place, 0) for place, count in after.items() if count > before.get(place, 0)}
+    for place in [each for each in after if each.endswith(f" {_BACKLOG}")]:
+        dropped = grown.pop(f"{place.removesuffix(_BACKLOG)}{_DROPPED}", 0)
+        if (count := min(grown.pop(place, 0), dropped)) > 0:
+            grown[place] = count
+    return grown
 
 
 def parse(text: str) -> dict[str, int]:

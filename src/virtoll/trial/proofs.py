@@ -12,6 +12,7 @@ from typing import Any
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
+from virtoll.lab.losses import lost
 from virtoll.loads.base import Session
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance, is_elsewhere
@@ -541,14 +542,13 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
 
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     """Warm-up and window lost nothing in the lab's own links and connection tracking."""
-    lost = what_was_lost(before, after)
-    notes.check(WIRING, not lost, lost or "no drops in the lab's links")
+    told = what_was_lost(before, after)
+    notes.check(WIRING, not told, told or "no drops in the lab's links")
 
 
 def what_was_lost(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """In words, by place; "" of nothing."""
-    lost = [f"{count - before.get(place, 0)} {place}" for place, count in after.items() if count > before.get(place, 0)]
-    return ", ".join(lost)
+    return ", ".join(f"{count} {place}" for place, count in lost(before, after).items())
 
 
 def of_watching(notes: Notes, watched: Watched) -> None:
