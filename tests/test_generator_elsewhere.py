@@ -29,6 +29,7 @@ from virtoll.hosts.base import Completed
 from virtoll.hosts.ledger import Ledger
 from virtoll.lab import losses
 from virtoll.lab.base import Uplink
+from virtoll.lab.posts import Stand
 from virtoll.loads.base import loads
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.offers import Http, JanusRoom, Port
@@ -313,12 +314,12 @@ def test_a_full_ring_is_a_loss() -> None:
     rx = {"missed_errors": 3, "crc_errors": 0, "dropped": 9}
     host: Any = Ip({**ETHER, "stats64": {"rx": rx, "tx": {"dropped": 1, "errors": 0}}})
     assert losses.of_nic(host, "eno1") == {
-        "eno1 rx_missed_errors": 3,
-        "eno1 rx_crc_errors": 0,
-        "eno1 rx_dropped": 9,
-        "eno1 tx_dropped": 1,
-        "eno1 tx_errors": 0,
-        "eno1 backlog": 18,
+        "nic eno1 rx_missed_errors": 3,
+        "nic eno1 rx_crc_errors": 0,
+        "nic eno1 rx_dropped": 9,
+        "nic eno1 tx_dropped": 1,
+        "nic eno1 tx_errors": 0,
+        "nic eno1 backlog": 18,
     }
 
 
@@ -327,18 +328,32 @@ def test_a_full_ring_is_a_loss() -> None:
     [
         (50, 0, {}),  # what nobody wanted
         (0, 7, {}),  # another device's: an instance's own link
-        (50, 7, {"eno1 backlog": 7}),
-        (5, 7, {"eno1 backlog": 5}),
+        (50, 7, {"nic eno1 backlog": 7}),
+        (5, 7, {"nic eno1 backlog": 5}),
     ],
 )
 def test_what_a_cpus_full_queue_dropped_of_a_device_is_a_loss(
     dropped: int, backlog: int, found: dict[str, int]
 ) -> None:
     """Where receive packet steering hands on what comes over it, as it does for as long as a run lasts."""
-    before = {"eno1 rx_dropped": 100, "eno1 backlog": 10, "sut org0 rx_dropped": 1}
-    after = {"eno1 rx_dropped": 100 + dropped, "eno1 backlog": 10 + backlog, "sut org0 rx_dropped": 1}
+    before = {"nic eno1 rx_dropped": 100, "nic eno1 backlog": 10, "sut org0 rx_dropped": 1}
+    after = {"nic eno1 rx_dropped": 100 + dropped, "nic eno1 backlog": 10 + backlog, "sut org0 rx_dropped": 1}
     assert losses.lost(before, after) == found
     assert losses.lost(before, {**after, "sut org0 rx_dropped": 3}) == {"sut org0 rx_dropped": 2, **found}
+
+
+def test_an_eth0_of_the_machines_own_is_another_than_the_labs(tmp_path: Path) -> None:
+    class Host(Ip):
+        def run(self, argv: Any, **named: Any) -> Completed:
+            if argv[0] != "sh":
+                return super().run(argv, **named)
+            return Completed(tuple(argv), 0, b"  eth0: 320 5 2 5 0 0 0 5 180 2 6 7 0 0 0 0", b"")
+
+    nic = {**ETHER, "ifname": "eth0", "stats64": {"rx": {}, "tx": {"dropped": 1, "errors": 0}}}
+    played: Any = Host(nic)
+    stand = Stand(played, played, "ab12", "vt-ab12-gen", played, played, tmp_path, frozenset(), "eth0")
+    told = stand.losses()
+    assert (told["eth0 tx_dropped"], told["nic eth0 tx_dropped"]) == (7, 1)
 
 
 def test_a_broadcast_that_nobody_wants_is_no_loss() -> None:

@@ -53,17 +53,17 @@ def of_namespace(host: Host, netns: str, *, upon: str = "") -> dict[str, int]:
 
 
 def of_nic(host: Host, nic: str) -> dict[str, int]:
-    """The same of one of the machine's own devices: "eno1 rx_missed_errors"."""
+    """The same of one of the machine's own devices: "nic eno1 rx_missed_errors". It may be an eth0, as a lab's are."""
     (told,) = json.loads(host.run(["ip", "-j", "-s", "-s", "link", "show", "dev", nic]).text)
     counts = told.get("stats64", {})
     found = {
-        f"{nic} {way}_{name}": int(counts[way][name])
+        f"nic {nic} {way}_{name}": int(counts[way][name])
         for way, names in _NICS.items()
         for name in names
         if name in counts.get(way, {})
     }
     queues = host.read(_SOFTNET).decode("ascii").splitlines()
-    return {**found, f"{nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
+    return {**found, f"nic {nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
 
 
 def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
