@@ -37,7 +37,7 @@ from virtoll.post import clocks, nics, orders
 from virtoll.post.clocks import Reading
 from virtoll.post.looks import Looks, used_ns
 from virtoll.post.orders import Order, Told, load_of, offer_of, part_of
-from virtoll.post.sessions import CLOCK, OWN, Far, FarClient, FarSession
+from virtoll.post.sessions import CLOCK, CLOCK_SHARE, OWN, Far, FarClient, FarSession
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
@@ -168,6 +168,17 @@ def test_a_window_lies_within_its_bound_whatever_the_ways_take(
     rounding = 3 + length_ns // 10**8 + 1
     assert abs(moved.window.start_ns - start_ns) <= moved.within_ns + rounding
     assert abs(moved.window.end_ns - end_ns) <= moved.within_ns + rounding + length_ns * abs(ppm) // 10**6
+
+
+@pytest.mark.parametrize("stood_still_at_s", [0.5, 25, 59])
+def test_a_machine_that_stood_still_is_no_drift(stood_still_at_s: float) -> None:
+    """A second's pause of a virtual machine in the lead-in, or while answers were awaited, before or after 250 ms."""
+    second_ns, start_ns = 10**9, 30 * 10**9
+    ahead_ns = 0 if stood_still_at_s * second_ns > start_ns else -second_ns
+    told = Window(start_ns=start_ns + ahead_ns, duration_ns=second_ns // 4, work=1)
+    moved = clocks.moved(told, Reading(0, 0, 1000), Reading(60 * second_ns, -second_ns, 1000))
+    assert abs(moved.window.start_ns - start_ns) <= moved.within_ns
+    assert moved.within_ns > CLOCK_SHARE * told.duration_ns, "the trial is not valid"
 
 
 def test_all_times_of_a_window_are_moved_and_no_length() -> None:

@@ -16,6 +16,9 @@ from virtoll.errors import TrialError
 from virtoll.record.model import Window
 
 _EXCHANGES = 7
+# What two clocks move apart by themselves at the most, as a share: the kernel disciplines each by as much as 500 ppm
+# (MAXFREQ of linux/timex.h). More is a machine that stood still for a moment, or a clock that is being set right.
+_MOST_DRIFT = 2 * 500e-6
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def moved(window: Window, before: Reading, after: Reading) -> Moved:
     """A window of the other machine's, between two readings of its clock.
 
     What the clocks moved apart between the readings is taken as even, and the offset is that at the window's middle; at
-    its ends it is off by half of what they moved in it. TrialError where the window did not begin between the readings:
+    its ends it is off by half of what they moved in it; or by all that they moved, where that is more than two clocks
+    do: nobody knows when. TrialError where the window did not begin between the readings:
     it is none that was asked for. (It may end after the second: an open loop has told when its last request is
     answered, and its schedule may have gone on without one.)
     """
@@ -61,7 +65,9 @@ def moved(window: Window, before: Reading, after: Reading) -> Moved:
     share = min(1.0, max(0.0, (middle_ns - before.at_ns) / long_ns))
     ahead_ns = before.ahead_ns + round(share * apart_ns)
     drift_ns = abs(apart_ns) * min(1.0, window.duration_ns / long_ns) / 2
-    within_ns = max(before.within_ns, after.within_ns) + round(drift_ns)
+    within_ns = max(before.within_ns, after.within_ns)
+    is_even = abs(apart_ns) <= _MOST_DRIFT * long_ns + before.within_ns + after.within_ns
+    within_ns += round(drift_ns) if is_even else abs(apart_ns)
     ours = _shifted(window, -ahead_ns)
     if ours.asked_from_ns < before.at_ns - within_ns or ours.start_ns > after.at_ns + within_ns:
         raise TrialError(
