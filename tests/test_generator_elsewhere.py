@@ -41,7 +41,7 @@ from virtoll.post.sessions import CLOCK, CLOCK_SHARE, OWN, Far, FarClient, FarSe
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
-from virtoll.run import by_generator, by_ssh, environment, pushed
+from virtoll.run import by_generator, by_ssh, environment, posting, pushed
 from virtoll.run.apart import expect_apart, expect_as_begun
 from virtoll.run.by_generator import Posted, posted
 from virtoll.run.conduct import run_study
@@ -505,6 +505,16 @@ def test_who_else_was_at_work_there(uses: list[tuple[float, ...]], passed: bool 
     keys = ("whole_s", "others_s", "stolen_s")
     session._uses = [orders.Use(**dict(zip(keys, use, strict=True))) for use in uses]
     assert session._own_proof()[:2] == (OWN, passed)
+
+
+@pytest.mark.parametrize(("awake", "others_s"), [([], 9.5), (["virtoll-awake-cpu0"], 0.5)])
+def test_loops_that_keep_its_cpus_awake_are_nobody_elses(
+    awake: list[str], others_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "groups_awake", lambda _layout: awake)
+    idle = dict.fromkeys(("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"), 0.0)
+    use = posting._Used(idle, 0).until(posting._Used({**idle, "user": 1.0, "nice": 9.0, "system": 0.5}, 1.0))
+    assert (use.whole_s, use.others_s) == (10.5, others_s)
 
 
 def test_who_looks_whether_it_answers_stands_there(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:

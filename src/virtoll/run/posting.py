@@ -22,9 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 from virtoll.errors import HostError, Problem, VirtollError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import programs, tuning
+from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.tuning import groups_awake
 from virtoll.images.base import Image, Images, together
 from virtoll.lab.client import SAID, Answer, Programs
 from virtoll.lab.posts import Stand, stood
@@ -266,8 +268,10 @@ class _Used:
 
     def until(self, later: _Used) -> Use:
         spent = {kind: later.by_kind[kind] - self.by_kind[kind] for kind in self.by_kind}
-        # What interrupts take is the network's, which works for the generator.
-        at_work_s = spent["user"] + spent["nice"] + spent["system"]
+        # What interrupts take is the network's, which works for the generator. The loops of `virtoll tune awake` are on
+        # each CPU, and nice, and give way to all else.
+        nice_s = 0.0 if groups_awake(hierarchies()) else spent["nice"]
+        at_work_s = spent["user"] + nice_s + spent["system"]
         return Use(
             whole_s=max(0.0, sum(spent.values())),
             others_s=at_work_s - (later.ours_s - self.ours_s),
