@@ -507,6 +507,16 @@ def test_who_else_was_at_work_there(uses: list[tuple[float, ...]], passed: bool 
     assert session._own_proof()[:2] == (OWN, passed)
 
 
+def test_a_window_without_a_length_says_nothing_of_the_clock() -> None:
+    """All requests were sent at once; none is due at a time, and headroom and rate are not known of it either."""
+    session: Any = object.__new__(FarSession)
+    at_once, brief = (clocks.Moved(Window(start_ns=9, duration_ns=each, work=1), 0, 5) for each in (0, 1000))
+    session._windows = [at_once]
+    assert session._clock_proof()[:2] == (CLOCK, None)
+    session._windows = [at_once, brief]
+    assert session._clock_proof()[:2] == (CLOCK, True)
+
+
 @pytest.mark.parametrize(("awake", "others_s"), [([], 9.5), (["virtoll-awake-cpu0"], 0.5)])
 def test_loops_that_keep_its_cpus_awake_are_nobody_elses(
     awake: list[str], others_s: float, monkeypatch: pytest.MonkeyPatch

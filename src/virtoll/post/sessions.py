@@ -185,8 +185,11 @@ class FarSession(Session):
         return path
 
     def _clock_proof(self) -> tuple[str, bool | None, str]:
-        worst = max(self._windows, key=lambda each: each.within_ns / max(1, each.window.duration_ns))
-        share = worst.within_ns / max(1, worst.window.duration_ns)
+        windows = [each for each in self._windows if each.window.duration_ns]
+        if not windows:
+            return CLOCK, None, "the windows have no length: all requests were sent at once"
+        worst = max(windows, key=lambda each: each.within_ns / each.window.duration_ns)
+        share = worst.within_ns / worst.window.duration_ns
         within, length = format_duration(worst.within_ns), format_duration(worst.window.duration_ns)
         return CLOCK, share <= CLOCK_SHARE, f"to within {within} in a window of {length} ({CLOCK_SHARE:.0%} may be)"
 
