@@ -25,6 +25,7 @@ from virtoll import cli
 from virtoll.catalogue import catalogue
 from virtoll.errors import GoneError, HostError, Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts import tuning
 from virtoll.hosts.base import Completed
 from virtoll.hosts.ledger import Ledger
 from virtoll.lab import losses
@@ -684,6 +685,21 @@ def test_what_is_missing_there_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         post.end()
     assert standing.problems == [(told.what, told.where, told.remedy)]
     assert standing.tools == {}
+
+
+@pytest.mark.parametrize("tuned", [{}, {"governor": "CPU frequency governor performance"}])
+def test_how_it_is_tuned_is_of_the_machine(
+    tuned: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post_double.stand_here(monkeypatch, tmp_path)
+    monkeypatch.setattr(tuning, "in_force", lambda _where: tuned)
+    post = Post("there")
+    try:
+        order = Order(kind="look", nic="eth7", loads=[])
+        standing = orders.unpacked(post.answer(order.model_dump_json().encode())).read(orders.Standing)
+    finally:
+        post.end()
+    assert standing.machine.get("tuned", {}) == tuned
 
 
 def test_the_digest_of_a_tool_is_that_of_the_generators_machine(
