@@ -322,6 +322,28 @@ def test_steering_is_put_back(tmp_path: Path) -> None:
         ledger.close()
 
 
+def test_what_comes_over_a_vlan_of_a_bond_is_steered_where_it_comes_in(tmp_path: Path) -> None:
+    for name in ("eno1", "bond0", "p0", "p1", "p2"):
+        (tmp_path / name / "queues/rx-0").mkdir(parents=True)
+        (tmp_path / name / "queues/rx-0/rps_cpus").write_text("0\n")
+    for above, below in (("eno1", "bond0"), ("bond0", "p0"), ("bond0", "p1")):
+        (tmp_path / above / f"lower_{below}").symlink_to(tmp_path / below)
+    for name, text in {"ifindex": "4", "address": "a"}.items():
+        (tmp_path / "eno1" / name).write_text(f"{text}\n")
+    host: Any = Ip(ETHER)
+
+    def steered() -> list[str]:
+        return [(tmp_path / name / "queues/rx-0/rps_cpus").read_text().strip() for name in ("bond0", "p0", "p1", "p2")]
+
+    ledger = Ledger(host, tmp_path / "ledger/run.jsonl").open()
+    try:
+        with nics.steered(ledger, "eno1", frozenset({1}), tmp_path):
+            assert steered() == ["2", "2", "2", "0"]
+        assert steered() == ["0"] * 4
+    finally:
+        ledger.close()
+
+
 def test_a_full_ring_is_a_loss() -> None:
     rx = {"missed_errors": 3, "crc_errors": 0, "dropped": 9}
     host: Any = Ip({**ETHER, "stats64": {"rx": rx, "tx": {"dropped": 1, "errors": 0}}})

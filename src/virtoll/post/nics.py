@@ -64,13 +64,14 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
 @contextmanager
 def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS) -> Iterator[None]:
     """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
-    each side pays for what it receives. Nothing is changed where the kernel cannot (built without RPS, or a /sys that
-    nobody may write to).
+    each side pays for what it receives. Of a VLAN, a bond or a team those of the devices below it are told, too: that is
+    where a packet comes in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built
+    without RPS, or a /sys that nobody may write to).
     """
     found = devices(ledger.host).get(name)
     told = None if found is None else _told_of(found, root)
     with ExitStack() as stack:
-        for queue in [] if told is None else sorted((told / "queues").glob("rx-*/rps_cpus")):
+        for queue in [] if told is None else _queues(told):
             if not os.access(queue, os.W_OK) or (before := chosen(queue)) is None:
                 continue
             if (after := mask_like(before, cpus)) == before:
@@ -79,6 +80,14 @@ def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS
             stack.enter_context(ledger.owning("setting", setting.name))
             setting.apply()
         yield
+
+
+def _queues(device: Path) -> list[Path]:
+    """Of a device, and of all below it, each once."""
+    every = {device.resolve()}
+    while more := {lower.resolve() for each in every for lower in each.glob("lower_*")} - every:
+        every |= more
+    return sorted(queue for each in every for queue in (each / "queues").glob("rx-*/rps_cpus"))
 
 
 def mask_like(mask: str, cpus: frozenset[int]) -> str:
