@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import hashlib
 import json
 import os
+import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,6 +24,11 @@ from virtoll.post.orders import Nic
 
 _CLASS = Path("/sys/class/net")
 _OPTION = "--nic HERE,THERE"
+# What a device does in place of the kernel, or the kernel for many packets at once: linux/ethtool.h has the commands
+# that ask for one each, linux/sockios.h the request that brings them.
+_SIOCETHTOOL = 0x8946
+_OFFLOADS = {"rx": 0x14, "tx": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
+_FLAGS, _LRO = 0x25, 1 << 15  # ETHTOOL_GFLAGS, ETH_FLAG_LRO
 
 
 def devices(host: Host) -> dict[str, dict[str, Any]]:
@@ -40,6 +49,7 @@ def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
         speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
         mtu=int(found["mtu"]),
         identity=hashlib.sha256(str(found.get("address")).encode()).hexdigest()[:8],
+        offloads=_offloads(name),
     )
 
 
@@ -80,6 +90,24 @@ def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS
             stack.enter_context(ledger.owning("setting", setting.name))
             setting.apply()
         yield
+
+
+def _offloads(name: str) -> list[str]:
+    """Those that are on, as ethtool(8) calls them; none, where the device does not tell."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        found = [each for each, command in _OFFLOADS.items() if _ethtool(asker, name, command)]
+        return sorted([*found, *(["lro"] if _ethtool(asker, name, _FLAGS) & _LRO else [])])
+
+
+def _ethtool(asker: socket.socket, name: str, command: int) -> int:
+    """The answer to one of its commands (struct ethtool_value in a struct ifreq); 0 where there is none."""
+    value = ctypes.create_string_buffer(struct.pack("=II", command, 0), 8)
+    try:
+        fcntl.ioctl(asker, _SIOCETHTOOL, struct.pack("16sP16x", name.encode(), ctypes.addressof(value)))
+    except OSError:
+        return 0
+    found: int = struct.unpack("=II", value.raw)[1]
+    return found
 
 
 def _queues(device: Path) -> list[Path]:

@@ -83,6 +83,7 @@ class Nic(BaseModel):
     speed_mbit_per_s: int | None
     mtu: int  # bytes
     identity: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]  # of its address: another device has another
+    offloads: Annotated[list[Line], Field(max_length=100)] = []  # that are on
 
 
 class Standing(BaseModel):
