@@ -621,6 +621,20 @@ def test_a_post_is_reached_and_told_of(plays: Any) -> None:
         assert nobody is None
 
 
+def test_what_the_kernel_ends_on_our_device_is_told_and_keeps_no_run_from_going_on(
+    plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, said = [], list[str]()
+    for on in (["gro", "lro"], ["gro"]):  # before the first run, and before it goes on
+        nic = post_double.NIC.model_copy(update={"offloads": on})
+        monkeypatch.setattr(nics, "nic", lambda _host, name, nic=nic, **_: nic.model_copy(update={"name": name}))
+        with posted(asking(), study_of(), said.append) as post:
+            assert post is not None
+            recorded.append(post.told_in(fake_environment()).comparable[ELSEWHERE]["nic here"])
+    assert recorded[0] == recorded[1]
+    assert [line for line in said if "ethtool -K eth6 lro on" in line] == said[2:3]
+
+
 def test_the_image_of_a_loads_own_programs_is_made_there(plays: Any) -> None:
     said: list[str] = []
     with posted(asking(), _named("postgres"), said.append) as post:

@@ -29,6 +29,9 @@ _OPTION = "--nic HERE,THERE"
 _SIOCETHTOOL = 0x8946
 _OFFLOADS = {"rx": 0x14, "tx": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
 _FLAGS, _LRO = 0x25, 1 << 15  # ETHTOOL_GFLAGS, ETH_FLAG_LRO
+# What is received so cannot be forwarded: the kernel ends it below any device of a namespace that forwards, which a
+# lab's is (dev_disable_lro of net/core/dev.c), and nothing begins it again.
+LRO = "lro"
 
 
 def devices(host: Host) -> dict[str, dict[str, Any]]:
@@ -96,7 +99,7 @@ def _offloads(name: str) -> list[str]:
     """Those that are on, as ethtool(8) calls them; none, where the device does not tell."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         found = [each for each, command in _OFFLOADS.items() if _ethtool(asker, name, command)]
-        return sorted([*found, *(["lro"] if _ethtool(asker, name, _FLAGS) & _LRO else [])])
+        return sorted([*found, *([LRO] if _ethtool(asker, name, _FLAGS) & _LRO else [])])
 
 
 def _ethtool(asker: socket.socket, name: str, command: int) -> int:

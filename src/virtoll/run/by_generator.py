@@ -72,7 +72,7 @@ class Posted:
 
     channel: SshChannel
     destination: str
-    here: Nic
+    here: Nic  # without what a lab upon it makes the kernel end (`nics.LRO`)
     standing: Standing
     clock: clocks.Reading
     digest: str  # of what was pushed
@@ -162,9 +162,12 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         channel = SshChannel(line, f"the generator's machine, {name}")
         standing = _looked(channel, study, there)
         nic, clock = nics.nic(LocalHost(), here), _clock(channel)
-        found = Posted(channel, destination, nic, standing, clock, pushed.digest)
+        ours = nic.model_copy(update={"offloads": [each for each in nic.offloads if each != nics.LRO]})
+        found = Posted(channel, destination, ours, standing, clock, pushed.digest)
         _expect_alike(found)
         say(_told(found))
+        if nics.LRO in nic.offloads:
+            say(f"{here}: the kernel ends its large receive offload, for good: ethtool -K {here} lro on puts it back")
         expect_linked(found)
         yield replace(found, image=_image(channel, study, name, say))
     finally:
