@@ -155,9 +155,12 @@ def test_both_sides_stand_upon_one_cable_and_go(tmp_path: Path) -> None:
     assert found["said"] == "from afar"
     assert (found["sut"]["gen0"], found["far"]["eth0"]) == (["macvlan", 1500], ["macvlan", 1500]), "as any instance's"
     assert found["generators"] == 0
-    assert {"sut gen0 rx_errors", "generator eth0 rx_errors", "nic a0 tx_dropped", "generator nic b0 tx_dropped"} <= set(
-        found["losses"]
-    )
+    assert {
+        "sut gen0 rx_errors",
+        "generator eth0 rx_errors",
+        "nic a0 tx_dropped",
+        "generator nic b0 tx_dropped",
+    } <= set(found["losses"])
     assert not any(found["losses"].values()), found["losses"]
     assert not {"sut gen0 rx_dropped", "generator eth0 rx_dropped"} & set(found["losses"]), "broadcasts for nobody"
     assert found["steered"]

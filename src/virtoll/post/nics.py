@@ -77,8 +77,8 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
 @contextmanager
 def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS) -> Iterator[None]:
     """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
-    each side pays for what it receives. Of a VLAN, a bond or a team those of the devices below it are told, too: that is
-    where a packet comes in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built
+    each side pays for what it receives. Of a VLAN, a bond or a team the devices below it are told, too: that is where a
+    packet comes in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built
     without RPS, or a /sys that nobody may write to).
     """
     found = devices(ledger.host).get(name)

@@ -103,7 +103,8 @@ class Post:
         problems += [problem for load in loads for problem in load.check(self._host)]
         tools = sorted({load.tool for load in loads if load.tool}) if not problems else []
         told = Standing(
-            machine=environment.machine() | ({"tuned": tuned} if (tuned := tuning.in_force(tuning.directory())) else {}),
+            machine=environment.machine()
+            | ({"tuned": tuned} if (tuned := tuning.in_force(tuning.directory())) else {}),
             cpus=len(os.sched_getaffinity(0)),
             nic=self._nic(order.nic),
             congestion=tuning.congestion(),
