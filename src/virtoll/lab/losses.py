@@ -45,8 +45,8 @@ def losses(lab: Lab) -> dict[str, int]:
 
 def of_namespace(host: Host, netns: str, *, upon: str = "") -> dict[str, int]:
     """The counters of a namespace: "eth0 rx_dropped". ``upon``: its device that stands upon one of the machine's own.
-    That has its broadcasts, too, of protocols that nobody here speaks (a switch's, a powerline's), and drops those; what
-    was sent to it alone is lost before, and counted there.
+    That has its broadcasts, too, of protocols that nobody here speaks (a switch's, a powerline's), and drops those;
+    what was sent to it alone is lost before, and counted there.
     """
     found = parse(host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=netns)).text)
     return {name: count for name, count in found.items() if name != f"{upon} rx_dropped"}
