@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from virtoll.errors import GoneError, HostError, Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts import tuning
 from virtoll.hosts.base import Completed
+from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
 from virtoll.lab import losses
 from virtoll.lab.base import Uplink
 from virtoll.lab.posts import Stand
@@ -42,7 +45,7 @@ from virtoll.post.sessions import CLOCK, CLOCK_SHARE, OWN, Far, FarClient, FarSe
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
-from virtoll.run import by_generator, by_ssh, environment, posting, pushed
+from virtoll.run import by_generator, by_ssh, environment, laboratory, posting, pushed
 from virtoll.run.apart import expect_apart, expect_as_begun
 from virtoll.run.by_generator import Posted, posted
 from virtoll.run.conduct import run_study
@@ -825,6 +828,46 @@ def test_a_run_whose_generator_is_lost_goes_on_with_it_alone(
     assert "generator elsewhere" in page
 
 
+@pytest.mark.parametrize("design", ["blocks", "rotation"])
+def test_what_comes_is_steered_as_long_as_a_run_lasts(
+    design: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def noted(what: str) -> Iterator[Any]:
+        done.append(what)
+        try:
+            yield None
+        finally:
+            done.append(f"no {what}")
+
+    @contextmanager
+    def in_lab(*_: object) -> Iterator[FakeExperiment]:
+        with noted("lab"):
+            yield FakeExperiment({"native": 1.0})
+
+    monkeypatch.setattr(ledgers, "opened", lambda *_: noted("ledger"))
+    monkeypatch.setattr(laboratory, "wired", lambda *_, **__: noted("wires"))
+    monkeypatch.setattr(laboratory, "in_lab", in_lab)
+    far: Any = SimpleNamespace(
+        steering=lambda *_: noted("steering"), uplink=lambda: None, stood=lambda *_: noted("post")
+    )
+    study = study_of(head=f'name = "apart"\nblocks = 2\ndesign = "{design}"\n')
+    directory = run_directory(tmp_path / "run", fake_environment(), study)
+    cpus: Any = None
+    files: dict[str, str] = {}
+    images: Any = None
+    pending = directory.pending()
+    with laboratory.laboratory(study, LocalHost(), cpus, images, pending=pending, files=files, posted=far) as experiment:
+        for trial in pending:
+            for _ in experiment.perform(trial, Notes(tmp_path, lambda _: None)):
+                pass
+    assert (done[:3], done[-3:]) == (["ledger", "steering", "wires"], ["no wires", "no steering", "no ledger"])
+    assert done.count("steering") == 1
+    assert (done.count("wires") > 1) == (design == "rotation")
+
+
 # -- what is refused --------------------------------------------------------------------------------------
 
 
@@ -875,11 +918,11 @@ def _named(name: str) -> Study:
     return read_study(*text_of(name), catalogue())
 
 
-def run_directory(path: Path, environment: Any) -> RunDirectory:
+def run_directory(path: Path, environment: Any, study: Study | None = None) -> RunDirectory:
     from virtoll.study import document
     from virtoll.study.plan import make_plan
 
-    study = study_of()
+    study = study or study_of()
     plan = make_plan(study, [entry.arm for entry in study.arms], {"native": 1.0})
     return RunDirectory.create(path, document.as_json(study), plan, environment)
 

@@ -43,7 +43,8 @@ def laboratory(
     count = max(treatment.generators for treatment in treatments(study))
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
-        ExitStack() as labs,
+        ExitStack() as whole_run,
+        ExitStack() as labs,  # in rotation it is closed before each block's
     ):
 
         @contextmanager
@@ -62,7 +63,7 @@ def laboratory(
                 yield whole
 
         if posted is not None:
-            labs.enter_context(posted.steering(ledger, cpus))
+            whole_run.enter_context(posted.steering(ledger, cpus))
         if study.design == "rotation":
             yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
         else:
