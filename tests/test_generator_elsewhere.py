@@ -29,7 +29,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts import tuning
 from virtoll.hosts.base import Completed
 from virtoll.hosts import ledger as ledgers
-from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.ledger import ElsewhereError, Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import losses
 from virtoll.lab.base import Uplink
@@ -37,7 +37,7 @@ from virtoll.lab.posts import Stand
 from virtoll.loads.base import loads
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.offers import Http, JanusRoom, Port
-from virtoll.post import clocks, nics, orders
+from virtoll.post import clocks, nics, orders, sessions
 from virtoll.post.clocks import Reading
 from virtoll.post.looks import Looks, used_ns
 from virtoll.post.orders import Order, Told, load_of, offer_of, part_of
@@ -575,6 +575,25 @@ def test_what_is_open_there_ends_with_its_lab(post: Direct, server: MisbehavingS
     post.ask(Order(kind="unwire", lab="ab12"))
     with pytest.raises(TrialError, match="no lab is wired"):
         session.rest()
+
+
+def test_a_lab_that_is_not_undone_there_is_in_nobodys_way(post: Direct) -> None:
+    def failing() -> None:
+        raise HostError("the namespace is held")
+
+    wire = Order(kind="wire", lab="cd34", uplink=Uplink("eth6", "m", "eth7", "n"))
+    again = wire.model_copy(update={"lab": "ab12"})
+    with pytest.raises(ElsewhereError, match="could not be undone there: the namespace is held"), _far(post, wire):
+        post.post._labs["cd34"].stack.callback(failing)
+    with pytest.raises(KeyboardInterrupt), _far(post, wire):
+        post.post._labs["cd34"].stack.callback(failing)
+        raise KeyboardInterrupt
+    with pytest.raises(TrialError, match="cannot be wired"), _far(post, again):
+        pass
+
+
+def _far(post: Direct, wire: Order) -> Any:
+    return sessions.far(post, wire, 1, frozenset())
 
 
 def test_a_generators_failure_is_the_trials(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:

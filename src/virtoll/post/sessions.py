@@ -11,6 +11,8 @@ from typing import Any, NoReturn, Protocol
 
 from virtoll.errors import GoneError, TrialError
 from virtoll.hosts.base import Confinement
+from virtoll.hosts.interrupts import is_being_tidied_up_after
+from virtoll.hosts.ledger import ElsewhereError
 from virtoll.lab.client import SAID, Answer, Client
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.offers import Http, Offer
@@ -226,10 +228,25 @@ class Far:
 
 @contextmanager
 def far(channel: Channel, wire: Order, cpus: int, beside: frozenset[int]) -> Iterator[Far]:
-    """The generator's side of a lab, wired there for the length of the block."""
+    """The generator's side of a lab, wired there for the length of the block. ElsewhereError as of `_unwire`."""
     try:
         channel.ask(wire)
         yield Far(channel, wire.lab, cpus, beside)
     finally:
-        with suppress(GoneError):  # then it is undone there, without being told
-            channel.ask(Order(kind="unwire", lab=wire.lab))
+        _unwire(channel, wire.lab)
+
+
+def _unwire(channel: Channel, lab: str) -> None:
+    """Have it undone. ElsewhereError where that fails: it is in nobody's way here, and tried again there at the end of
+    the run; after an interrupt, not even that, as of what is here (`Ledger`).
+    """
+    try:
+        channel.ask(Order(kind="unwire", lab=lab))
+    except GoneError:
+        return  # it is undone there, without being told
+    except TrialError as error:
+        if is_being_tidied_up_after():
+            return
+        what = f"a lab could not be undone there: {error.problem.what}"
+        remedy = "it is tried once more when the run ends; then `virtoll clean --host` names what is left"
+        raise ElsewhereError(what, where=error.problem.where or channel.where, remedy=remedy) from error
