@@ -723,6 +723,37 @@ def test_one_that_gives_no_sign_of_life_is_lost(plays: Any, monkeypatch: pytest.
             post.channel.ask(Order(kind="losses", lab="x"))
 
 
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("localhost", "double.lan-2222: "),
+        ("", "double.lan-2222: "),
+        ("double.lan-2222", "double.lan-2222: "),
+        ("/var/lib/virtoll/lock", "double.lan-2222: /var/lib/virtoll/lock: "),
+    ],
+)
+def test_what_fails_there_is_told_of_that_machine(
+    where: str, told: str, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem("ab is not installed", where, "apt-get install apache2-utils")
+    told = f"the generator's machine, {told}ab is not installed"
+    with connected() as post:
+        monkeypatch.setattr(post.channel._line, "tell", lambda _order: None)
+        monkeypatch.setattr(post.channel._line, "next", lambda *_: orders.refused(problem))
+        with pytest.raises(TrialError) as failed:
+            post.channel.ask(Order(kind="losses", lab="x"))
+        with pytest.raises(HostError) as refused:
+            by_generator._asked(post.channel, Order(kind="look"))
+        standing = post.standing.model_copy(update={"problems": [(problem.what, where, problem.remedy)]})
+        answer = orders.packed(standing.model_dump(mode="json"))
+        monkeypatch.setattr(post.channel._line, "next", lambda *_: answer)
+        with pytest.raises(HostError) as lacking:
+            by_generator._looked(post.channel, study_of(), "eth7")
+    assert str(failed.value).startswith(told)
+    assert str(refused.value).startswith(f"--generator {told}")
+    assert told in str(lacking.value)
+
+
 def test_an_order_that_was_interrupted_leaves_nobody_to_ask(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected() as post:
         with monkeypatch.context() as patch:

@@ -63,7 +63,11 @@ class SshChannel:
             self._gone = f"{_LOST}: {self._line.lost(str(why))}"
             raise GoneError(self._gone, where=self.where) from None
         self._gone = ""
-        return unpacked(answer)
+        try:
+            return unpacked(answer)
+        except TrialError as error:
+            problem = error.problem
+            raise TrialError(problem.what, where=_there(self.where, problem.where), remedy=problem.remedy) from None
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,12 @@ def _asked(channel: SshChannel, order: Order) -> Reply:
     try:
         return channel.ask(order)
     except (TrialError, GoneError) as error:
-        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}", remedy=error.problem.remedy) from None
+        raise HostError(error.problem.what, where=f"{OPTION} {error.problem.where}", remedy=error.problem.remedy) from None
+
+
+def _there(machine: str, where: str) -> str:
+    """A place that the other machine names: to itself it is "localhost", which here is another one."""
+    return machine if where in ("", LocalHost.where) or machine.endswith(f" {where}") else f"{machine}: {where}"
 
 
 def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
@@ -210,7 +219,8 @@ def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
     except TrialError as error:
         raise HostError(error.problem.what, where=f"{OPTION} {channel.where}") from None
     if standing.problems:
-        raise _refused([Problem(*map(printable, each)) for each in standing.problems])
+        told = (Problem(*map(printable, each)) for each in standing.problems)
+        raise _refused([replace(each, where=_there(channel.where, each.where)) for each in told])
     if standing.nic is None or len(standing.model_dump_json()) > _MOST_STANDING_CHARS:
         raise HostError("what it tells of itself cannot be kept", where=channel.where)
     return standing
