@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +26,9 @@ from virtoll import cli
 from virtoll.catalogue import catalogue
 from virtoll.errors import GoneError, HostError, Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
 from virtoll.hosts.base import Completed
-from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import ElsewhereError, Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import losses
@@ -58,6 +58,7 @@ from virtoll.study.model import Study
 from virtoll.trial.notes import Course, Notes
 
 SERVER = "ssh://root@double.lan:2222"
+EXPECT_LINKED = by_generator.expect_linked
 
 
 def study_of(more: str = "", head: str = 'name = "apart"\nblocks = 2\n') -> Study:
@@ -587,7 +588,7 @@ def test_a_lab_that_is_not_undone_there_is_in_nobodys_way(post: Direct) -> None:
         post.post._labs["cd34"].stack.callback(failing)
     with pytest.raises(KeyboardInterrupt), _far(post, wire):
         post.post._labs["cd34"].stack.callback(failing)
-        raise KeyboardInterrupt
+        _interrupted()
     with pytest.raises(TrialError, match="cannot be wired"), _far(post, again):
         pass
 
@@ -754,6 +755,59 @@ def test_what_fails_there_is_told_of_that_machine(
     assert told in str(lacking.value)
 
 
+def test_one_that_is_lost_before_a_run_is_no_machine_for_it(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plays("wire:1 lost")
+    lab: Any = SimpleNamespace(run_tag="ab12", generator=SimpleNamespace(cpus=frozenset({0})))
+    monkeypatch.setattr(by_generator, "expect_linked", EXPECT_LINKED)
+    monkeypatch.setattr(by_generator.ledgers, "opened", lambda *_: nullcontext())
+    monkeypatch.setattr(by_generator.ledgers, "state_directory", lambda: Path("/none"))
+    monkeypatch.setattr(by_generator, "wired", lambda *_, **__: nullcontext(lab))
+    monkeypatch.setattr(by_generator, "cpu_plan", lambda *_: None)
+    with (
+        pytest.raises(HostError, match=r"^--generator the generator's machine, .*: the connection was lost"),
+        connected(),
+    ):
+        pass
+
+
+class Saying:
+    """A machine that answers all with one thing."""
+
+    where = "the stranger"
+
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    def ask(self, _order: Order) -> orders.Reply:
+        return orders.Reply(self._said)
+
+
+@pytest.mark.parametrize("said", [7, None, ["x"]])
+def test_no_digest_of_an_image_is_refused(said: Any) -> None:
+    with pytest.raises(HostError, match="--generator the stranger: what the generator's machine answers cannot be"):
+        by_generator._image(Saying(said), _named("postgres"), "x", lambda _text: None)
+
+
+@pytest.mark.parametrize("said", [2**63, -1, "soon"])
+def test_no_time_is_no_clock(said: Any) -> None:
+    with pytest.raises(HostError, match="cannot be read"):
+        by_generator._clock(Saying(said))
+
+
+@pytest.mark.parametrize(
+    "said", [{"eth0\x1b[2J": 1}, {"eth0": 10**400}, {f"eth{n}": 0 for n in range(101)}, {"e" * 65: 0}]
+)
+def test_no_counters_are_no_losses(said: Any) -> None:
+    with pytest.raises(TrialError, match="cannot be read"):
+        Far(Saying(said), "ab12", 1, frozenset()).losses()
+
+
+@pytest.mark.parametrize("address", ["", "1.2.3.4\0", "--help", "fe80::1%eth0 x"])
+def test_the_way_to_what_is_no_address_is_not_asked_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalHost, "run", lambda *_, **__: pytest.fail("somebody was asked"))
+    assert by_generator._way_to(address) == ""
+
+
 def test_an_order_that_was_interrupted_leaves_nobody_to_ask(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with connected() as post:
         with monkeypatch.context() as patch:
@@ -909,7 +963,9 @@ def test_what_comes_is_steered_as_long_as_a_run_lasts(
     files: dict[str, str] = {}
     images: Any = None
     pending = directory.pending()
-    with laboratory.laboratory(study, LocalHost(), cpus, images, pending=pending, files=files, posted=far) as experiment:
+    with laboratory.laboratory(
+        study, LocalHost(), cpus, images, pending=pending, files=files, posted=far
+    ) as experiment:
         for trial in pending:
             for _ in experiment.perform(trial, Notes(tmp_path, lambda _: None)):
                 pass

@@ -18,7 +18,7 @@ from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.offers import Http, Offer
 from virtoll.post import clocks
 from virtoll.post.looks import Looks
-from virtoll.post.orders import Order, Reply, Told, Use, part_of
+from virtoll.post.orders import Count, Losses, Order, Reply, Told, Use, part_of
 from virtoll.record.model import ELSEWHERE
 from virtoll.units import format_duration
 
@@ -81,7 +81,7 @@ class FarClient(Client):
 
     def received_bytes(self) -> int:
         """See `Client.received_bytes`."""
-        found: int = self.channel.ask(Order(kind="received", lab=self.lab)).read(int)
+        found: int = self.channel.ask(Order(kind="received", lab=self.lab)).read(Count)
         return found
 
     def get(self, offer: Http, path: str) -> Answer:
@@ -110,7 +110,7 @@ class FarSession(Session):
             offer=part_of(self.offer),
             is_seeded=self.client.is_seeded,
         )
-        self._number = self.client.channel.ask(order).read(int)
+        self._number = self.client.channel.ask(order).read(Count)
 
     def warm_up(self, duration_ns: int | None = None) -> float | None:
         """See `Session.warm_up`."""
@@ -132,7 +132,7 @@ class FarSession(Session):
 
     def lead_ns_at(self, intensity: float | None) -> int:
         """See `Session.lead_ns_at`."""
-        found: int = self._ask("lead_ns", intensity=intensity).read(int)
+        found: int = self._ask("lead_ns", intensity=intensity).read(Count)
         return found
 
     def rest(self) -> None:
@@ -179,7 +179,7 @@ class FarSession(Session):
         return self.client.channel.ask(Order(kind=kind, lab=self.client.lab, session=self._number, **fields))
 
     def _clock(self) -> clocks.Reading:
-        return clocks.read(lambda: self.client.channel.ask(Order(kind="clock")).read(int))
+        return clocks.read(lambda: self.client.channel.ask(Order(kind="clock")).read(Count))
 
     def _kept(self, raw: bytes) -> Path:
         path = self.client.directory / f"requests-far-{self._number}-{time.monotonic_ns()}.bin"
@@ -222,7 +222,7 @@ class Far:
 
     def losses(self) -> dict[str, int]:
         """See `FarGenerator.losses`."""
-        found: dict[str, int] = self.channel.ask(Order(kind="losses", lab=self.lab)).read(dict[str, int])
+        found: dict[str, int] = self.channel.ask(Order(kind="losses", lab=self.lab)).read(Losses)
         return found
 
 

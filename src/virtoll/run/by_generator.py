@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
 from virtoll.errors import GoneError, HostError, Problem, TrialError
 from virtoll.hosts import ledger as ledgers
@@ -21,8 +22,8 @@ from virtoll.lab.wiring import free_tag, wired
 from virtoll.loads.base import Load
 from virtoll.plain import printable
 from virtoll.post import clocks, nics
-from virtoll.post.orders import MOST_ANSWER_BYTES, Nic, Order, Part, Reply, Standing, part_of, unpacked
-from virtoll.post.sessions import far
+from virtoll.post.orders import MOST_ANSWER_BYTES, Count, Nic, Order, Part, Reply, Standing, part_of, unpacked
+from virtoll.post.sessions import Channel, far
 from virtoll.record.model import ELSEWHERE, Environment
 from virtoll.run import frames
 from virtoll.run.apart import OPTION
@@ -178,13 +179,13 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         line.end()
 
 
-def _image(channel: SshChannel, study: Study, name: str, say: Callable[[str], None]) -> str:
+def _image(channel: Channel, study: Study, name: str, say: Callable[[str], None]) -> str:
     """Have the image of the loads' own programs made there; its digest, "" where they have none."""
     loads = [load for load in _loads(study) if not load.programs.is_nothing]
     if not loads:
         return ""
     say(f"{name}: the image of the load's own programs is made there")
-    found: str = _asked(channel, Order(kind="prepare", loads=_parts(loads))).read(str)
+    found: str = _told_by(channel, Order(kind="prepare", loads=_parts(loads)), str)
     return found[:_MOST_DIGEST_CHARS]
 
 
@@ -198,12 +199,22 @@ def _parts(loads: Sequence[Load]) -> list[Part]:
     return [each for i, each in enumerate(parts) if each not in parts[:i]]
 
 
-def _asked(channel: SshChannel, order: Order) -> Reply:
+def _asked(channel: Channel, order: Order) -> Reply:
     """What is answered before a run. HostError where it is not."""
     try:
         return channel.ask(order)
     except (TrialError, GoneError) as error:
-        raise HostError(error.problem.what, where=f"{OPTION} {error.problem.where}", remedy=error.problem.remedy) from None
+        raise HostError(
+            error.problem.what, where=f"{OPTION} {error.problem.where}", remedy=error.problem.remedy
+        ) from None
+
+
+def _told_by(channel: Channel, order: Order, kind: Any) -> Any:
+    """The same, as of this type."""
+    try:
+        return _asked(channel, order).read(kind)
+    except TrialError as error:
+        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}") from None
 
 
 def _there(machine: str, where: str) -> str:
@@ -211,13 +222,9 @@ def _there(machine: str, where: str) -> str:
     return machine if where in ("", LocalHost.where) or machine.endswith(f" {where}") else f"{machine}: {where}"
 
 
-def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
+def _looked(channel: Channel, study: Study, nic: str) -> Standing:
     """The machine. HostError with all that is missing there."""
-    reply = _asked(channel, Order(kind="look", nic=nic, loads=_parts(_loads(study))))
-    try:
-        standing: Standing = reply.read(Standing)
-    except TrialError as error:
-        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}") from None
+    standing: Standing = _told_by(channel, Order(kind="look", nic=nic, loads=_parts(_loads(study))), Standing)
     if standing.problems:
         told = (Problem(*map(printable, each)) for each in standing.problems)
         raise _refused([replace(each, where=_there(channel.where, each.where)) for each in told])
@@ -226,11 +233,11 @@ def _looked(channel: SshChannel, study: Study, nic: str) -> Standing:
     return standing
 
 
-def _clock(channel: SshChannel) -> clocks.Reading:
+def _clock(channel: Channel) -> clocks.Reading:
     try:
-        return clocks.read(lambda: channel.ask(Order(kind="clock")).read(int))
+        return clocks.read(lambda: channel.ask(Order(kind="clock")).read(Count))
     except (TrialError, GoneError) as error:
-        raise HostError(error.problem.what, where=channel.where) from None
+        raise HostError(error.problem.what, where=f"{OPTION} {channel.where}") from None
 
 
 def _refused(problems: Sequence[Problem]) -> HostError:
@@ -245,12 +252,15 @@ def expect_linked(found: Posted) -> None:
     """
     host, tag, uplink = LocalHost(), free_tag(), found.uplink()
     directory = ledgers.state_directory() / "ledger"
-    with (
-        ledgers.opened(host, directory, f"link-{tag}") as ledger,
-        wired(host, ledger, tag, cpu_plan(host, 1), uplink=uplink) as lab,
-        found.stood(lab, uplink),
-    ):
-        pass
+    try:
+        with (
+            ledgers.opened(host, directory, f"link-{tag}") as ledger,
+            wired(host, ledger, tag, cpu_plan(host, 1), uplink=uplink) as lab,
+            found.stood(lab, uplink),
+        ):
+            pass
+    except GoneError as error:  # no trial comes again: none was begun
+        raise HostError(error.problem.what, where=f"{OPTION} {error.problem.where}") from None
 
 
 def _expect_alike(found: Posted) -> None:
@@ -272,7 +282,13 @@ def _told(found: Posted) -> str:
 
 
 def _way_to(address: str) -> str:
-    """The device that leads to an address; "" where nobody knows."""
-    done = LocalHost().run(["ip", "-o", "route", "get", address or "0.0.0.0"], check=False)
+    """The device that leads to an address; "" where nobody knows. (The other machine says it: it may be anything.)"""
+    try:
+        if "%" in address:  # a zone is that machine's own
+            return ""
+        ip_address(address)
+    except ValueError:
+        return ""
+    done = LocalHost().run(["ip", "-o", "route", "get", address], check=False)
     words = done.text.split()
     return words[words.index("dev") + 1] if done.returncode == 0 and "dev" in words[:-1] else ""
