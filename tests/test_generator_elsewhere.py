@@ -582,13 +582,17 @@ def test_a_lab_that_is_not_undone_there_is_in_nobodys_way(post: Direct) -> None:
     def failing() -> None:
         raise HostError("the namespace is held")
 
+    def interrupted() -> None:
+        with _far(post, wire):
+            post.post._labs["cd34"].stack.callback(failing)
+            raise KeyboardInterrupt
+
     wire = Order(kind="wire", lab="cd34", uplink=Uplink("eth6", "m", "eth7", "n"))
     again = wire.model_copy(update={"lab": "ab12"})
     with pytest.raises(ElsewhereError, match="could not be undone there: the namespace is held"), _far(post, wire):
         post.post._labs["cd34"].stack.callback(failing)
-    with pytest.raises(KeyboardInterrupt), _far(post, wire):
-        post.post._labs["cd34"].stack.callback(failing)
-        _interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     with pytest.raises(TrialError, match="cannot be wired"), _far(post, again):
         pass
 
@@ -972,6 +976,26 @@ def test_what_comes_is_steered_as_long_as_a_run_lasts(
     assert (done[:3], done[-3:]) == (["ledger", "steering", "wires"], ["no wires", "no steering", "no ledger"])
     assert done.count("steering") == 1
     assert (done.count("wires") > 1) == (design == "rotation")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_whose_generator_is_here_is_made_ready_as_it_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_fakes(monkeypatch, {})
+    seen: list[Stage] = []
+    offered = Stage.offered
+
+    def looked(self: Stage, file: str) -> Any:
+        seen.append(self)
+        return offered(self, file)
+
+    monkeypatch.setattr(Stage, "offered", looked)
+    monkeypatch.setattr(Stage, "prepare", lambda self, *_: seen.append(self))
+    (tmp_path / "small.toml").write_text(STUDY)
+    assert run_study(Request(study=str(tmp_path / "small.toml"), out=tmp_path / "out")) == 0
+    assert len(seen) == 2
+    assert seen[0] is seen[1], "what it knows of files and memory is not asked for twice"
 
 
 # -- what is refused --------------------------------------------------------------------------------------

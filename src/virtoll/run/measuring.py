@@ -44,7 +44,7 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             with posted(request, stage.study, told.say) as post:
-                stage = replace(stage, posted=post)
+                stage = stage if post is None else replace(stage, posted=post)
                 images = stage.prepare(arms, told.say)
                 here = environment.of_stage(stage, arms, images, skipped)
                 directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
@@ -61,7 +61,7 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
             _announce(arms, told)
             _expect_offered(directory, stage, more)
             with posted(request, stage.study, told.say) as post:
-                stage = replace(stage, posted=post)
+                stage = stage if post is None else replace(stage, posted=post)
                 images = stage.prepare(arms, told.say)
                 here = environment.of_stage(stage, arms, images, [])
                 environment.require_same(directory.environment, here)
