@@ -786,6 +786,46 @@ class Saying:
         return orders.Reply(self._said)
 
 
+def test_what_is_left_there_is_told(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with posted(asking(), study_of(), said.append) as post:
+        assert post is not None
+        told = len(said)
+    assert len(said) == told, "all was undone"
+    with posted(asking(), study_of(), said.append) as post:
+        assert post is not None
+        monkeypatch.setattr(post.channel, "ask", _left)
+        told = len(said)
+    assert said[told:] == [
+        "warning: the machine: not all was undone there: the namespace is held; "
+        f"`virtoll clean --host {SERVER}` removes it"
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_one(said)
+    assert len(said) == told + 1 + 2, "and an interrupt waits for nobody"
+
+
+def interrupt_one(said: list[str]) -> None:
+    with posted(asking(), study_of(), said.append) as post:
+        assert post is not None
+        vars(post.channel)["ask"] = _left
+        raise KeyboardInterrupt
+
+
+def _left(_order: Order) -> orders.Reply:
+    raise TrialError("the namespace is held", where="the machine")
+
+
+def test_a_post_that_ends_says_what_it_could_not_undo(post: Direct) -> None:
+    def failing() -> None:
+        raise HostError("the namespace is held")
+
+    post.post._stack.callback(failing)
+    with pytest.raises(TrialError, match="the namespace is held"):
+        post.ask(Order(kind="end"))
+    post.ask(Order(kind="end"))
+
+
 @pytest.mark.parametrize("said", [7, None, ["x"]])
 def test_no_digest_of_an_image_is_refused(said: Any) -> None:
     with pytest.raises(HostError, match="--generator the stranger: what the generator's machine answers cannot be"):

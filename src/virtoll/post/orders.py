@@ -30,7 +30,7 @@ _MOST_TOLD = 4000  # characters of why an order cannot be carried out
 _MOST_BUCKETS = 200_000  # of a histogram: ten times what the native generator's has
 
 # Of the machine, of a lab in it, and of a load's session in that.
-_OfMachine = Literal["look", "prepare", "clock"]
+_OfMachine = Literal["look", "prepare", "clock", "end"]
 _OfLab = Literal["wire", "unwire", "losses", "exchange", "get", "received", "open"]
 _OfSession = Literal["warm_up", "lead_in", "lead_at_least", "lead_ns", "measure", "rest", "close"]
 Kind = _OfMachine | _OfLab | _OfSession

@@ -6,14 +6,16 @@ What carries orders out there is pushed as `--host` pushes it (`virtoll.run.by_s
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from virtoll.errors import GoneError, HostError, Problem, TrialError
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import CpuPlan, Lab, Uplink
@@ -174,9 +176,26 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         if nics.LRO in nic.offloads:
             say(f"{here}: the kernel ends its large receive offload, for good: ethtool -K {here} lro on puts it back")
         expect_linked(found)
-        yield replace(found, image=_image(channel, study, name, say))
+        try:
+            yield replace(found, image=_image(channel, study, name, say))
+        finally:
+            _end(channel, destination, say)
     finally:
         line.end()
+
+
+def _end(channel: Channel, destination: str, say: Callable[[str], None]) -> None:
+    """Have all undone there, and tell where it was not. Whoever interrupts waits for no more than `Line.end`."""
+    if is_being_tidied_up_after():
+        return
+    try:
+        channel.ask(Order(kind="end"))
+    except GoneError:
+        return  # which is told, where it was asked for anything
+    except TrialError as error:
+        told = f"warning: {error.problem.where}: not all was undone there: {error.problem.what}"
+        with suppress(OSError):  # nobody may be there to be told
+            say(f"{told}; `virtoll clean --host {shlex.quote(destination)}` removes it")
 
 
 def _image(channel: Channel, study: Study, name: str, say: Callable[[str], None]) -> str:

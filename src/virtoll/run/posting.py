@@ -223,6 +223,7 @@ _OF_MACHINE: dict[str, Callable[[Post, Order], Any]] = {
     "clock": lambda _post, _order: time.monotonic_ns(),
     "look": Post._look,
     "prepare": Post._prepare,
+    "end": lambda post, _order: post.end(),
     "wire": Post._wire,
     "unwire": Post._unwire,
 }
