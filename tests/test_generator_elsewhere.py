@@ -763,8 +763,8 @@ def test_one_that_is_lost_before_a_run_is_no_machine_for_it(plays: Any, monkeypa
     plays("wire:1 lost")
     lab: Any = SimpleNamespace(run_tag="ab12", generator=SimpleNamespace(cpus=frozenset({0})))
     monkeypatch.setattr(by_generator, "expect_linked", EXPECT_LINKED)
-    monkeypatch.setattr(by_generator.ledgers, "opened", lambda *_: nullcontext())
-    monkeypatch.setattr(by_generator.ledgers, "state_directory", lambda: Path("/none"))
+    monkeypatch.setattr(ledgers, "opened", lambda *_: nullcontext())
+    monkeypatch.setattr(ledgers, "state_directory", lambda: Path("/none"))
     monkeypatch.setattr(by_generator, "wired", lambda *_, **__: nullcontext(lab))
     monkeypatch.setattr(by_generator, "cpu_plan", lambda *_: None)
     with (
