@@ -161,7 +161,8 @@ def test_both_sides_stand_upon_one_cable_and_go(tmp_path: Path) -> None:
         "nic a0 tx_dropped",
         "generator nic b0 tx_dropped",
     } <= set(found["losses"])
-    assert not any(found["losses"].values()), found["losses"]
+    # What CPUs' queues lost is of the whole machine, and since its boot.
+    assert not any(count for name, count in found["losses"].items() if not name.endswith(" backlog")), found["losses"]
     assert not {"sut gen0 rx_dropped", "generator eth0 rx_dropped"} & set(found["losses"]), "broadcasts for nobody"
     assert found["steered"]
     assert found["back"]
