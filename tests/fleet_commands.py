@@ -44,7 +44,7 @@ class Commands:
             "FLEET_HOLD": str(self.hold(name)),
             "TMPDIR": str(self.everybodys),
         }
-        where = ("ip", "netns", "exec", self.inside[name]) if name in self.inside else ()
+        where = ("nsenter", f"--net=/run/netns/{self.inside[name]}") if name in self.inside else ()
         self.running[name] = subprocess.Popen(
             [*where, *_IN_BACKGROUND, *_PYTHON, str(HOST), *words, "--tls", str(self.tls[name])],
             env=environment,

@@ -44,7 +44,7 @@ def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str])
     def offered(self: Stage, _file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
         return [entry.arm for entry in self.study.arms], []
 
-    patch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)  # whatever is free here
+    patch.setattr(groups, "free_bytes", lambda _host: 2**40)  # whatever is free here
     patch.setattr(common, "require_root", lambda: None)
     patch.setattr(measuring, "alone", alone)
     patch.setattr(Stage, "lab", lab)

@@ -355,7 +355,7 @@ def test_both_images_are_made_ready_in_every_form(monkeypatch: pytest.MonkeyPatc
 
     text = PATHS["b"].replace("512 MiB", "1 GiB")
     study = study_of_images({"a": PATHS["a"], "b": text})
-    monkeypatch.setattr(stage, "_built", lambda _host, name, wanted, *_: Image(name, wanted.source[-5:], Path()))
+    monkeypatch.setattr(stage, "built", lambda _host, name, wanted, *_: Image(name, wanted.source[-5:], Path()))
     monkeypatch.setattr(stage, "_platforms", lambda _arms: {"native": Ready()})
     looked_at: list[tuple[str, str]] = []
 

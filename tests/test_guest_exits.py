@@ -75,7 +75,7 @@ def test_the_kernels_own_file_is_sampled(kernel: Path) -> None:
     counters = Kvm().counters(41)
     assert counters == {"kvm.exits": kernel / "kvm/42-9/exits"}
     assert Kvm().counters(43) == QemuTcg().counters(41) == {}
-    lab = cast(Any, SimpleNamespace(cgroup="virtoll/none", generator_devices=("gen0",)))
+    lab = cast(Any, SimpleNamespace(cgroup="virtoll/none", generators=(), generator_devices=("gen0",)))
     instance = cast(Any, SimpleNamespace(accounting=Accounting("virtoll/none/i", kernel, counters=counters)))
     beside = Accounting("virtoll/none/j", kernel, counters=counters)
     (source,) = [each for each in outside_sources(lab, instance, {"beside": beside}) if "kvm" in each.name]

@@ -228,7 +228,7 @@ def test_trials_that_share_a_deployment_have_scratch_directories_of_their_own(
 ) -> None:
     """What a load's programs said, or a request log, is of one trial; it goes with the deployment's directory."""
     monkeypatch.setattr(deployer, "generator_confinement", lambda *_, **__: None)
-    lab = SimpleNamespace(host=None, directory=tmp_path, generator=SimpleNamespace(cpus=[1]))
+    lab = SimpleNamespace(host=None, directory=tmp_path, far=None, generator=SimpleNamespace(cpus=[1]))
     (tmp_path / "b01-t0001").mkdir()
     mine = Deployer(cast(Any, lab), cast(Any, None), cast(Any, None))
     directories = [mine.client("b01-t0001", trial).directory for trial in ("", "b01-t0001", "b01-t0002")]

@@ -585,7 +585,7 @@ def test_an_audit_says_that_no_group_limits_a_domain() -> None:
 
 
 def test_what_the_group_holds_of_a_metered_instance_is_its_helpers() -> None:
-    lab = cast(Any, SimpleNamespace(cgroup="virtoll/none", generator_devices=("gen0",)))
+    lab = cast(Any, SimpleNamespace(cgroup="virtoll/none", generators=(), generator_devices=("gen0",)))
     plain = Accounting("virtoll/none/j", Path("/nowhere"))
     metered = _metered_instance(_Meter(None))
     sources = outside_sources(lab, metered, {"beside-a": plain, "beside-b": metered.accounting})

@@ -403,7 +403,7 @@ def prepared(directory: Path, monkeypatch: pytest.MonkeyPatch, config: Mapping[s
     stored = {"entrypoint": [], "command": [], "env": [], "working_dir": "/", "user": "", "volumes": [], "ports": []}
     (entry / "manifest.json").write_text(json.dumps({"config": {**stored, "stop_signal": "", **config}}))
     image = Image("shop", "0" * 64, entry)
-    monkeypatch.setattr(stage, "_built", lambda *_: image)
+    monkeypatch.setattr(stage, "built", lambda *_: image)
     study = read(*parts)
     try:
         images = Stage(study, LocalHost()).prepare([], lambda _line: None)
