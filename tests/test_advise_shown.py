@@ -266,6 +266,21 @@ def test_an_arm_that_met_the_objective_nowhere_costs_nothing_that_could_be_compa
     assert {condition.get(LEVEL) for condition in docker.under["run"]} == {10, 20, 40}
 
 
+@pytest.mark.usefixtures("unwatched")
+def test_where_no_level_was_met_by_all_no_more_blocks_are_asked_for(tmp_path: Path) -> None:
+    """Docker met the objective at 20 participants alone, the others at ten alone."""
+
+    def change(record: dict[str, Any]) -> None:
+        met = 20 if record["trial"]["arm"]["platform"] == "docker" else 10
+        record["measured"]["facts"]["missed"] = {str(n): ["loss < 1 %"] * (n != met) for n in (10, 20, 40, 60)}
+
+    advice = of(altered(conference(tmp_path / "run").path, change))
+    assert {standing for standing, _ in ranks(advice).values()} == {"open", "fits"}
+    (one,) = [one for one in untold(advice) if one.what == "docker+routed in run"]
+    assert one.why == "there is no level at which all arms met the objective"
+    assert one.command.startswith("virtoll report ")
+
+
 # -- a programme ---------------------------------------------------------------------------------------------
 
 

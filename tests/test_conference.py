@@ -55,6 +55,7 @@ from virtoll.record.model import (
     Plan,
     PlannedTrial,
 )
+from virtoll.record.rules import Decide
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
 from virtoll.report.advice import Known, advise
@@ -64,6 +65,7 @@ from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.report.history import RunTold, _tell
+from virtoll.report.words import NO_LEVEL
 from virtoll.run import environment, refusals
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
@@ -619,9 +621,16 @@ TOLLS = {"native": 1.0, "docker": 1.1, "lxc": 1.3, "kvm": 1.2}
 
 
 def run_of(
-    directory: Path, text: str = TEXT, kind: Callable[..., Conferring] = Conferring, **fake: Any
+    directory: Path,
+    text: str = TEXT,
+    kind: Callable[..., Conferring] = Conferring,
+    *,
+    blocks: int | None = None,
+    seed: int | None = None,
+    **fake: Any,
 ) -> RunDirectory:
     of = study(text)
+    of = replace(of, blocks=blocks or of.blocks, seed=of.seed if seed is None else seed)
     kept = ("native", "docker", "lxc", "kvm")
     arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
     plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
@@ -1001,18 +1010,61 @@ class AtOneCpu(Conferring):
         return super()._toll(trial, probe) * (1 + (scatter if trial.block % 2 else -scatter))
 
 
-def test_the_answer_is_told_of_the_levels_that_all_met_where_it_is_of_others_too(
-    tmp_path: Path, directory: Path, lost_nothing: None
-) -> None:
-    """A server at its limit takes no more: over all levels docker cost 7 %, and 10 % at all that it could serve."""
-    findings = find(run_of(tmp_path / "run", kind=AtOneCpu, knees={"kvm": 5, "lxc": 15}).path)
-    over_all, over_met = answer(findings)
-    assert re.search(r"docker\+routed costs 7\.", over_all), over_all
-    assert "Over the 1 of 4 levels at which all arms met it, but for kvm+routed, which met it at none: " in over_met
-    assert re.search(r"docker\+routed costs (9\.[5-9]|10)", over_met), over_met
-    assert "takes no more, and delivers less" in over_met
+def test_a_ramps_answer_and_its_toll_are_of_the_levels_that_all_met(tmp_path: Path, lost_nothing: None) -> None:
+    """A server at its limit takes no more: over all levels docker cost 7 %, and 10 % at all that it could serve. The
+    answer and advice said the one, the table of tolls, the history and `--decide` the other.
+    """
+    path = run_of(tmp_path / "run", kind=AtOneCpu, knees={"kvm": 5, "lxc": 15}).path
+    findings = find(path)
+    told, over = answer(findings)
+    assert re.search(r"docker\+routed costs (9\.[5-9]|10)", told), told
+    assert over.startswith("That is over the 1 of 4 levels at which all arms met the objective, but for kvm+routed, ")
+    assert "takes no more, and delivers less" in over
+    table = findings.tolls("server_cpus")
+    toll = table.total(arm(findings, "docker"))
+    assert toll is not None
+    assert toll.ratio is not None
+    assert (toll.conditions, len({cell.condition for cell in table.cells})) == (1, 4)
+    assert findings.answering()[0].conditions == 1, "which is what --decide looks at"
+    of_history = _tell(path, ())
+    assert isinstance(of_history, RunTold)
+    assert of_history.ratios["server_cpus", "docker+routed"].value == pytest.approx(toll.ratio.value)
+    assert len(of_history.levels) == 1
+    assert of_history.missing["server_cpus", "kvm+routed"] == "it met the objective of the ramp at no level"
     none_missed = find(run_of(tmp_path / "none", kind=AtOneCpu, knees=dict.fromkeys(TOLLS, 100)).path)
     assert len(answer(none_missed)) == 1
+    assert len(none_missed.compared) == len(LEVELS)
+
+
+def test_where_no_level_was_met_by_all_nothing_is_compared_over_levels(tmp_path: Path, lost_nothing: None) -> None:
+    path = run_of(tmp_path / "run", knees=dict.fromkeys(TOLLS, 5)).path
+    assert answer(find(path)) == [
+        "Nothing is compared with native: there is no level at which all arms met the objective."
+    ]
+    told = _tell(path, ())
+    assert isinstance(told, RunTold)
+    assert (told.ratios, set(told.missing.values())) == ({}, {NO_LEVEL})
+
+
+@dataclass
+class OverwhelmedLater(Conferring):
+    """From the fifth block on no arm carries forty."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        self.knees = dict.fromkeys(TOLLS, 30 if trial.block > 4 else 100)
+        yield from super().perform(trial, notes)
+
+
+def test_what_a_rule_looks_at_is_fixed_by_the_blocks_before_its_first_look(tmp_path: Path, lost_nothing: None) -> None:
+    """Else later blocks would choose which levels are tested, and an interval that holds at all looks would not."""
+    run = run_of(tmp_path / "run", kind=OverwhelmedLater, blocks=6)
+    assert len(find(run.path).compared) == 2
+    ruled = run.plan.model_copy(update={"rule": Decide(margin=0.05, looks=(4, 5, 6))})
+    (run.path / "plan.json").write_text(ruled.model_dump_json())
+    (run.path / "looks.jsonl").write_text("")
+    findings = find(run.path)
+    assert len(findings.compared) == len(LEVELS)
+    assert "met the objective in the first 4 blocks, by which that was fixed" in " ".join(answer(findings))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -1021,7 +1073,7 @@ def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: No
         if level == 60:
             report["received"]["webcam"]["dropped"] = 3
 
-    directory = run_of(tmp_path / "run", change=change).path
+    directory = run_of(tmp_path / "run", change=change, knees=dict.fromkeys(TOLLS, 100)).path
     build_report(directory)
     assert "(over 3 of 4 levels)" in tables_in(directory)["conference-differences"]["docker+routed"]
 

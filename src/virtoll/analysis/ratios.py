@@ -167,18 +167,20 @@ def toll_table(
     rule: Rule = FIXED,
     among: Collection[Condition] | None = None,
 ) -> TollTable:
-    """Every arm but the baseline against it, per condition and over all (``among`` these). Empty without a baseline."""
+    """Every arm but the baseline against it, per condition, and over all of them or ``among`` these. Empty without a
+    baseline.
+    """
     metric = matrix.metrics[metric_name]
     if matrix.baseline is None:
         return TollTable(metric, (), (), 0)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
     held = Ratios.of(matrix, metric_name, rule)
-    mine = [(number, c) for number, c in enumerate(matrix.conditions) if among is None or c in among]
-    overall = [held.row(arm, None, [number for number, _ in mine]) for arm in others]
+    mine = [number for number, c in enumerate(matrix.conditions) if among is None or c in among]
+    overall = [held.row(arm, None, mine) for arm in others]
     cells = [
         held.row(arm, condition, [number])
         for arm in others
-        for number, condition in mine
+        for number, condition in enumerate(matrix.conditions)
         if condition in matrix.conditions_of(metric_name)
     ]
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)

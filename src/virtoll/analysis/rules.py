@@ -47,6 +47,13 @@ class Rule:
         """How many blocks there may be; None: as many as one likes."""
         return None
 
+    @property
+    def fixed_after(self) -> int | None:
+        """After how many blocks somebody may look: what later ones find must not change what is tested. None: after
+        all of them.
+        """
+        return None
+
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Half-width of an interval for the mean (log scale); nan or inf where there is none."""
         return summary.half_width(level)
@@ -117,6 +124,11 @@ class Sequential(_AtAnyLook):
         """The last look."""
         return self.plan.looks[-1]
 
+    @property
+    def fixed_after(self) -> int:
+        """The first look."""
+        return self.plan.looks[0]
+
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
         test = GroupSequential(self.plan.looks, self.plan.spending, 1 - level)
@@ -154,6 +166,11 @@ class TwoStage(Rule):
         """How many blocks the pilot has."""
         return self.plan.pilot
 
+    @property
+    def fixed_after(self) -> int:
+        """The pilot."""
+        return self.pilot
+
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
         if summary.n >= 2 and not math.isfinite(summary.error):
@@ -179,10 +196,20 @@ class TwoStage(Rule):
         return stein_blocks(pilot, math.log1p(self.plan.half_width))
 
 
+@dataclass(frozen=True)
 class AtAnyTime(_AtAnyLook):
-    """A run that was extended without a plan: the always-valid interval of the t mixture."""
+    """A run that was extended without a plan: the always-valid interval of the t mixture. ``first``: how many blocks
+    it had until then.
+    """
+
+    first: int | None = None
 
     method = "always-valid interval"
+
+    @property
+    def fixed_after(self) -> int | None:
+        """What was there when it was extended first."""
+        return self.first
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -250,7 +277,7 @@ def rule_of(plan: Plan) -> Rule:
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):
         return TwoStage(plan.rule, plan.blocks)
-    return AtAnyTime() if plan.extended else FIXED
+    return AtAnyTime(plan.extended[0]) if plan.extended else FIXED
 
 
 def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> Summary:

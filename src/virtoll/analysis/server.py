@@ -144,15 +144,17 @@ def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carr
     return found
 
 
-def met_under(matrix: Matrix, arm: Arm) -> set[Condition]:
-    """The levels at which an arm met the objective of its ramp, in each block that tells."""
-    told = {c: [missed_of_its_own(matrix, block, arm, c) for block in matrix.blocks] for c in matrix.conditions}
+def met_under(matrix: Matrix, arm: Arm, last: int | None = None) -> set[Condition]:
+    """The levels at which an arm met the objective of its ramp, in each block that tells (up to the ``last``)."""
+    blocks = [block for block in matrix.blocks if last is None or block <= last]
+    told = {c: [missed_of_its_own(matrix, block, arm, c) for block in blocks] for c in matrix.conditions}
     return {condition for condition, missed in told.items() if () in missed and not any(missed)}
 
 
-def met_by_all(matrix: Matrix, met: Iterable[set[Condition]]) -> set[Condition]:
+def met_by_all(met: Iterable[set[Condition]]) -> set[Condition]:
     """Of the levels that each arm met (`met_under`), those that all met, but for who met none."""
-    return set.intersection(set(matrix.conditions), *filter(None, met))
+    some = [each for each in met if each]
+    return set.intersection(*some) if some else set()
 
 
 def missed_by_any(matrix: Matrix) -> set[Condition]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from virtoll.analysis.advice import Candidate, Ranked, ranked
 from virtoll.analysis.carrying import of_searches
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
-from virtoll.analysis.ratios import Toll, TollTable, toll_table
-from virtoll.analysis.server import is_held, met_by_all, met_under
+from virtoll.analysis.ratios import Toll, TollTable
 from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
 from virtoll.record.knee import Objective
@@ -41,22 +39,15 @@ class Part:
     findings: Findings
     metric: Metric
 
-    @cached_property
-    def met(self) -> dict[str, set[Condition]]:
+    @property
+    def met(self) -> Mapping[str, set[Condition]]:
         """By arm's label, at which levels of a ramp it met the ramp's objective; empty of any other run."""
-        matrix = self.findings.matrix
-        return {arm.label: met_under(matrix, arm) for arm in matrix.arms} if is_held(matrix) else {}
+        return self.findings.met
 
-    @cached_property
+    @property
     def table(self) -> TollTable:
-        """Every arm against native; of a ramp at the levels that all met (but for who met none): a server at its limit
-        delivers less, and is the cheaper for it.
-        """
-        found = self.findings
-        if not self.met:
-            return found.tolls(self.metric.name)
-        among = met_by_all(found.matrix, self.met.values())
-        return toll_table(found.matrix, self.metric.name, found.margin, found.rule, among)
+        """Every arm against native."""
+        return self.findings.tolls(self.metric.name)
 
     def toll(self, arm: Arm) -> Toll | None:
         """An arm's against native; None where there is none."""
@@ -64,8 +55,8 @@ class Part:
 
     def under(self, arm: Arm) -> frozenset[Condition]:
         """The conditions that an arm's toll is of."""
-        cells = self.table.cells
-        return frozenset(cell.condition for cell in cells if cell.arm == arm and cell.ratio and cell.condition)
+        mine = (cell.condition for cell in self.table.cells if cell.arm == arm and cell.ratio)
+        return frozenset(self.findings.over(self.metric.name)).intersection(mine)
 
     def lost(self, arm: Arm) -> tuple[Condition, ...]:
         """The conditions that the study asks of an arm and of which nothing valid is known, but of native."""

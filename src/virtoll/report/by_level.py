@@ -140,19 +140,21 @@ def differences(whose: Mapping[str, Findings], along: Along) -> Table | None:
         for arm in (arm for arm in findings.arms if arm.role == "treatment"):
             cells = [*_named(server), Cell(arm.label)]
             for name, _ in _COMPARED:
-                tolls, levels = findings.tolls(name), len(findings.matrix.conditions_of(name))
-                cells += [_ratio(tolls.total(arm), levels), _largest([t for t in tolls.cells if t.arm == arm], paths)]
+                tolls, over = findings.tolls(name), findings.compared
+                each = [toll for toll in tolls.cells if toll.arm == arm and toll.condition in over]
+                levels = len(findings.matrix.conditions_of(name))
+                cells += [_ratio(tolls.total(arm), levels), _largest(each, paths)]
             rows.append(tuple(cells))
     if not rows:
         return None
     heads = [*(["Server"] if len(whose) > 1 else []), "Arm"]
     for _, title in _COMPARED:
         heads += [f"{title}, mean", f"{title}, largest"]
-    held = "Levels that missed the objective count too: there a" if any(is_held(f.matrix) for f in told) else "A"
+    which = "the levels at which all arms met the objective" if any(f.met for f in told) else "all levels"
     notes = (
-        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels, or over those that are told "
+        f"Ratios to native with 95 % intervals. Mean: the geometric mean over {which}, or over those that are told "
         "of both where some are not: arms that are told over different levels cannot be compared with each other. "
-        f"{held} server at its limit takes no more, and delivers less. "
+        "A server at its limit takes no more, and delivers less. "
         "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its "
         "true value by chance.",
     )

@@ -39,6 +39,7 @@ from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, log_ratios, toll_table
 from virtoll.analysis.rules import Rule, rule_of
+from virtoll.analysis.server import is_held, met_by_all, met_under
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
@@ -271,10 +272,32 @@ class Findings:
         costs = [math.log(toll.worse.value) for toll in tolls if toll is not None and toll.worse is not None]
         return sum(costs) / len(costs) if costs else float("inf")
 
+    @cached_property
+    def met(self) -> Mapping[str, set[Condition]]:
+        """By arm's label, at which levels of a ramp it met the ramp's objective; empty of any other run."""
+        matrix = self.matrix
+        return {arm.label: met_under(matrix, arm) for arm in matrix.arms} if is_held(matrix) else {}
+
+    @cached_property
+    def compared(self) -> tuple[Condition, ...]:
+        """What a toll over all conditions is over: of a ramp the levels at which all met its objective, but for who met
+        it at none: a server at its limit delivers less, and is the cheaper for it. A rule that may look before all
+        blocks are there tests the levels that its first ones told of.
+        """
+        matrix, first = self.matrix, self.rule.fixed_after
+        if not is_held(matrix):
+            return matrix.conditions
+        told = met_by_all(met_under(matrix, arm, first) for arm in matrix.arms)
+        return tuple(condition for condition in matrix.conditions if condition in told)
+
+    def over(self, metric: str) -> tuple[Condition, ...]:
+        """The same of a metric: what users feel, a load's own quantities, no limit makes better."""
+        return self.matrix.conditions if self.matrix.metrics[metric].is_a_loads_own else self.compared
+
     def tolls(self, metric: str) -> TollTable:
         """The toll table of a metric."""
         if metric not in self._tolls:
-            self._tolls[metric] = toll_table(self.matrix, metric, self.margin, self.rule)
+            self._tolls[metric] = toll_table(self.matrix, metric, self.margin, self.rule, self.over(metric))
         return self._tolls[metric]
 
     def components(self, metric: str, arm: Arm) -> Components | str:
@@ -288,7 +311,9 @@ class Findings:
         """An arm's ratio to native on each host, and how far the hosts lie apart in it."""
         key = metric, arm.label
         if key not in self._apart:
-            each = by_host(self.matrix.hosts, log_ratios(self.matrix, metric)[:, self.matrix.arms.index(arm), :])
+            matrix, mine = self.matrix, self.matrix.arms.index(arm)
+            among = [number for number, condition in enumerate(matrix.conditions) if condition in self.over(metric)]
+            each = by_host(matrix.hosts, log_ratios(matrix, metric)[:, mine, among])
             self._apart[key] = each, apart(each)
         return self._apart[key]
 

@@ -25,6 +25,7 @@ from virtoll.record.store import is_run_directory
 from virtoll.report.asked import Asked, asked_differently, configured, identity, unusable
 from virtoll.report.changes import wanted_of
 from virtoll.report.findings import Findings, skim, told_as_damage
+from virtoll.report.words import IN_VAIN, NO_LEVEL
 
 _SHARE = 4  # runs that a helper takes at a time
 _Key = tuple[str, str]  # a metric's name, an arm's label
@@ -49,6 +50,7 @@ class RunTold:
     metrics: tuple[Metric, ...]
     ratios: Mapping[_Key, Estimate]
     missing: Mapping[_Key, str]  # why there is none
+    levels: tuple[str, ...] = ()  # of a ramp, those that its ratios are over
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ class Series:
         ):
             if was != now:
                 yield run, now, differences(before.comparable, booted_anew(before.comparable, run.comparable))
+
+    def other_levels(self) -> Iterator[RunTold]:
+        """Each run that is told over other levels of its ramp than the run before."""
+        for before, run in pairwise(self.runs):
+            if before.levels != run.levels:
+                yield run
 
     def configured(self) -> Iterator[tuple[RunTold, list[str]]]:
         """Each run of which something under test is not as in the run before, and what."""
@@ -219,11 +227,13 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
     missing: dict[_Key, str] = {}
     for metric in metrics:
         held = Ratios.of(matrix, metric.name, found.rule)
-        planned = matrix.conditions_of(metric.name)
+        planned = [each for each in matrix.conditions_of(metric.name) if each in found.over(metric.name)]
         for arm in arms:
             asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
             row = held.row(arm, None, asked)
-            if row.summary is None or row.barred:
+            if found.met and not (planned and found.met[arm.label]):
+                missing[metric.name, arm.label] = IN_VAIN if planned else NO_LEVEL
+            elif row.summary is None or row.barred:
                 missing[metric.name, arm.label] = of_barred(row, metric).words if row.barred else "not measured"
             elif row.conditions < len(asked):
                 missing[metric.name, arm.label] = f"measured under {row.conditions} of {len(asked)} conditions"
@@ -245,6 +255,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         tuple(metrics),
         ratios,
         missing,
+        tuple(matrix.label(each) for each in found.compared) if found.met else (),
     )
 
 
@@ -300,10 +311,12 @@ def _points(group: Sequence[RunTold], environments: Mapping[Path, int]) -> dict[
 
 
 def _stretches(points: Mapping[_Key, Sequence[Point]]) -> Iterator[tuple[_Key, list[Point]]]:
-    """Of every line the points of one environment, where they are enough to look for changes in."""
+    """Of every line the points of one environment, and over the same levels of a ramp, where they are enough to look
+    for changes in: a platform costs another share of each level.
+    """
     for key, line in points.items():
-        for number in dict.fromkeys(point.environment for point in line):
-            mine = [point for point in line if point.environment == number]
+        for alike in dict.fromkeys((point.environment, point.run.levels) for point in line):
+            mine = [point for point in line if (point.environment, point.run.levels) == alike]
             if len(mine) >= LEAST_RUNS:
                 yield key, mine
 

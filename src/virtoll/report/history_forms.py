@@ -263,7 +263,12 @@ def as_json(told: History) -> dict[str, Any]:
 
 
 def without(series: Series) -> Iterator[str]:
-    """Arms that no run of a series has a ratio of, with the first reason that is given, a sentence each."""
+    """Runs that are told over other levels than the one before, and arms that no run of a series has a ratio of, with
+    the first reason that is given; a sentence each.
+    """
+    for run in series.other_levels():
+        where = "; ".join(run.levels) or "no level"
+        yield f"{run.directory.name}: all arms met the objective at {where}, and over that it is told"
     lines = {(line.metric.name, line.arm.label) for line in series.lines}
     told = {key: (run, why) for run in reversed(series.runs) for key, why in run.missing.items()}
     titles = {metric.name: metric.title for run in series.runs for metric in run.metrics}

@@ -40,6 +40,25 @@ def fewer(toll: Toll, planned: int) -> str:
     return f"over {toll.conditions} of {planned} {what}" if toll.conditions < planned else ""
 
 
+IN_VAIN = "it met the objective of the ramp at no level"
+NO_LEVEL = "there is no level at which all arms met the objective"
+
+
+def over(findings: Findings) -> str:
+    """What tolls over all conditions are over: ``4 conditions``, ``the 2 of 4 levels at which all arms met the
+    objective`` of a ramp.
+    """
+    of, planned = len(findings.compared), len(findings.matrix.conditions)
+    if of < planned:
+        return f"the {of} of {planned} levels at which all arms met the objective"
+    return f"{of} condition{'s' * (of != 1)}"
+
+
+def over_all(findings: Findings) -> str:
+    """The same, short: ``all conditions``, but for such a ramp."""
+    return "all conditions" if len(findings.compared) == len(findings.matrix.conditions) else over(findings)
+
+
 def with_fewer(name: str, toll: Toll, planned: int) -> str:
     """A name, and in brackets what `fewer` says."""
     return f"{name} ({few})" if (few := fewer(toll, planned)) else name

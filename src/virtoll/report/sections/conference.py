@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from virtoll.analysis.carrying import levels_of, rests_of
-from virtoll.analysis.conditions import Condition
-from virtoll.analysis.ratios import toll_table
 from virtoll.analysis.server import (
     Browsers,
     Carried,
@@ -15,7 +13,6 @@ from virtoll.analysis.server import (
     carried,
     deployments,
     is_by_participants,
-    met_by_all,
     met_under,
     missed_by_any,
     void_levels,
@@ -39,7 +36,6 @@ from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING
 from virtoll.report.probe_views import view_figures
 from virtoll.report.sections.base import Section
-from virtoll.report.sections.tolls import judged_words
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import join
 
@@ -151,27 +147,19 @@ class Conference(Section):
 
 
 def _below_the_limit(findings: Findings) -> list[str]:
-    """What the answer says over the levels that all arms met, where it is over others as well."""
-    matrix = findings.matrix
-    if matrix.baseline is None or not missed_by_any(matrix):
+    """Which levels the answer is over, where some were missed."""
+    matrix, first = findings.matrix, findings.rule.fixed_after
+    if matrix.baseline is None or not findings.compared or not missed_by_any(matrix):
         return []
-    met = {arm.label: met_under(matrix, arm) for arm in matrix.arms}
-    among = met_by_all(matrix, met.values()) if any(met.values()) else set[Condition]()
-    table = toll_table(matrix, findings.headline.name, findings.margin, findings.rule, among)
-    words = judged_words(findings, table, len(among)) if among else ""
-    if not words:
-        return [f"{_AT_ITS_LIMIT} There is no level that all arms met."]
-    there = [arm.label for arm in matrix.arms if any(matrix.across(arm, c) for c in matrix.conditions)]
-    none = [label for label in there if not met[label]]
+    there = [arm for arm in matrix.arms if any(matrix.across(arm, c) for c in matrix.conditions)]
+    none = [arm.label for arm in there if not met_under(matrix, arm, first)]
     but = f", but for {join(none)}, which met it at none" if none else ""
-    of = f"the {len(among)} of {len(matrix.conditions)} levels"
-    return [f"{_AT_ITS_LIMIT} Over {of} at which all arms met it{but}: {words}."]
+    by = "" if first is None else f" in the first {first} blocks, by which that was fixed"
+    of = f"the {len(findings.compared)} of {len(matrix.conditions)} levels"
+    return [f"That is over {of} at which all arms met the objective{by}{but}. {_AT_ITS_LIMIT}"]
 
 
-_AT_ITS_LIMIT = (
-    "That is over all levels, those too at which the objective was missed: there a server at its limit takes no more, "
-    "and delivers less."
-)
+_AT_ITS_LIMIT = "A server at its limit takes no more, and delivers less."
 
 
 def _void_words(findings: Findings) -> list[str]:

@@ -72,7 +72,7 @@ def _probes(programme: Findings) -> list[_Probe]:
 def _tolls(findings: Findings, programme: Findings, probes: list[_Probe]) -> Table:
     service = findings.tolls(findings.headline.name)
     arms = [arm for arm in findings.arms if arm.role != "baseline"]
-    planned = len(findings.matrix.conditions)
+    planned = len(findings.compared)
     rows = []
     for arm in arms:
         own = _toll(service.total(arm), "not measured", planned)

@@ -35,6 +35,7 @@ from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import (
+    NO_LEVEL,
     NO_NATIVE,
     fewer,
     join,
@@ -42,6 +43,8 @@ from virtoll.report.words import (
     no_answer,
     not_measured,
     not_told,
+    over,
+    over_all,
     replicates_of,
     times,
     with_fewer,
@@ -112,7 +115,7 @@ def _figure(findings: Findings) -> Figure | None:
             continue
         rows.append({"arm": arm.label, **bounds(toll.ratio), "words": _words(toll.ratio)})
         measured.append(toll.ratio.n)
-        few += [f"{arm.label} {words}"] if (words := fewer(toll, len(findings.matrix.conditions))) else []
+        few += [f"{arm.label} {words}"] if (words := fewer(toll, len(findings.compared))) else []
         cells = [cell for cell in table.cells if cell.arm == arm and cell.ratio is not None]
         points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
     if not rows:
@@ -178,9 +181,9 @@ def _figure(findings: Findings) -> Figure | None:
         close = panel(near, "the same, near native", layout, width, log=False, whole=False)
         return styled(alt.vconcat(whole, close, spacing=26))
 
-    over = f"all conditions ({join(few)})" if few else "all conditions"
+    all_of = over_all(findings) + (f" ({join(few)})" if few else "")
     caption = (
-        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {over}, the bar "
+        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over {all_of}, the bar "
         f"its 95 % interval over {replicates_of(findings, measured)}, each small stroke one condition. "
         + method.band(margin)
     )
@@ -215,8 +218,8 @@ def _tolls(findings: Findings) -> Table:
     for arm in findings.arms:
         if arm.role == "baseline":
             continue
-        totals = [findings.tolls(name).total(arm) for name in metrics]
-        rows.append((Cell(arm.label), *(verdict(toll, len(findings.matrix.conditions)) for toll in totals)))
+        totals = [(findings.tolls(name).total(arm), len(findings.over(name))) for name in metrics]
+        rows.append((Cell(arm.label), *(verdict(toll, planned) for toll, planned in totals)))
     rows += [
         (
             Cell(skipped.arm.label),
@@ -226,10 +229,11 @@ def _tolls(findings: Findings) -> Table:
         for skipped in findings.run.environment.skipped
     ]
     family = max((_tested(findings.tolls(name).overall, findings.rule) for name in metrics), default=0)
+    is_over_some = len(findings.compared) < len(findings.matrix.conditions)
+    felt = " (what users feel: over all levels)" if is_over_some and own else ""
     notes = (
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
-        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
-        + method.error_rates(method.comparisons(family, "a column"), findings.rule),
+        f"{over(findings)}{felt}. " + method.error_rates(method.comparisons(family, "a column"), findings.rule),
         *(not_told([findings.matrix.metrics[name]], why) for name in there if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
@@ -269,8 +273,10 @@ def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition
 
 def _answer(findings: Findings) -> str:
     """Every arm with the words its verdict allows."""
-    told = judged_words(findings, findings.tolls(findings.headline.name), len(findings.matrix.conditions))
-    return f"{_headline_words(findings)}, against native: {told}." if told else no_answer(findings)
+    told = judged_words(findings, findings.tolls(findings.headline.name), len(findings.compared))
+    if told:
+        return f"{_headline_words(findings)}, against native: {told}."
+    return no_answer(findings) if findings.compared else f"Nothing is compared with native: {NO_LEVEL}."
 
 
 def judged_words(findings: Findings, table: TollTable, planned: int) -> str:
