@@ -62,6 +62,7 @@ from virtoll.report.advice import Known, advise
 from virtoll.report.advising import as_text
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
+from virtoll.report.changes import compare
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.report.history import RunTold, _tell
@@ -1065,6 +1066,32 @@ def test_what_a_rule_looks_at_is_fixed_by_the_blocks_before_its_first_look(tmp_p
     findings = find(run.path)
     assert len(findings.compared) == len(LEVELS)
     assert "met the objective in the first 4 blocks, by which that was fixed" in " ".join(answer(findings))
+
+
+def test_a_run_that_missed_what_the_other_met_is_no_cheaper_there(tmp_path: Path, lost_nothing: None) -> None:
+    """At 40 participants B's docker is at its limit, takes no more CPU than native there, and passed a job's gate."""
+    before = run_of(tmp_path / "a", kind=AtOneCpu, knees=dict.fromkeys(TOLLS, 100)).path
+    after = run_of(tmp_path / "b", kind=AtOneCpu, knees={**dict.fromkeys(TOLLS, 100), "docker": 30}, seed=2).path
+    told = compare(before, after, threshold=0.5, names=["server_cpus"])
+    assert {change.matched.conditions for change in told.changes} == {2}
+    assert [change.gate for change in told.changes] == ["within"] * len(told.changes)
+    assert told.lacking == ("40 participants with the objective met", "60 participants with the objective met")
+    assert told.gate == "open"
+    felt = compare(before, after, threshold=0.5, names=["participants.frozen_percent"])
+    assert {change.matched.conditions for change in felt.changes} == {4}, "which no limit makes better"
+    assert felt.lacking == ()
+    back = compare(after, before, threshold=0.5, names=["server_cpus"])
+    assert back.gate == "within"
+    assert "only in B all arms met the objective at 40 participants" in back.only
+
+
+def test_what_met_the_objective_nowhere_has_no_cost_to_compare(tmp_path: Path, lost_nothing: None) -> None:
+    before = run_of(tmp_path / "a", knees=dict.fromkeys(TOLLS, 100)).path
+    after = run_of(tmp_path / "b", knees={**dict.fromkeys(TOLLS, 100), "docker": 5}, seed=2).path
+    told = compare(before, after, threshold=0.5, names=["server_cpus"])
+    (docker,) = [change for change in told.changes if change.matched.arm.platform == "docker"]
+    assert (docker.kind, docker.gate) == ("missing", "open")
+    assert docker.words == "B: docker+routed met the objective of the ramp at no level"
 
 
 @pytest.mark.usefixtures("undrawn")

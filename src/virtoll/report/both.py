@@ -127,6 +127,8 @@ class Both:
             some = side.row(arm, None, kept) if both else every
             if both and change is not None:
                 some = replace(some, summary=self._where_told(change, logs[at], at))
+            if self._in_vain(metric, at, arm):
+                some = replace(some, summary=None)
             rows.append(replace(some, zeros=every.zeros, failed=every.failed))
         told = self.sides[0].matrix.label(pairs[0][0], metric.name) if by_condition else ""
         reason = self._reason(metric, arms, pairs, rows)
@@ -161,10 +163,20 @@ class Both:
         for at, name in enumerate("AB"):
             if rows[at].barred:
                 return f"{name}: {of_barred(rows[at], metric).words}"
+            if label := self._in_vain(metric, at, arms[at]):
+                return f"{name}: {label} met the objective of the ramp at no level"
             if rows[at].summary is None:
                 why = self.sides[at].matrix.why_missing(metric.name, arms[at], pairs[0][at])
                 return f"not measured in {name}: {why}"
         return ""
+
+    def _in_vain(self, metric: Metric, at: int, arm: Arm) -> str:
+        """Who of an arm and native met the objective of a ramp nowhere, and has no cost at it; "" where neither."""
+        side = self.sides[at]
+        assert side.matrix.baseline is not None
+        both = (arm.label, side.matrix.baseline.label)
+        met = {} if metric.is_a_loads_own else side.met
+        return next((label for label in both if label in met and not met[label]), "")
 
     def natives(self, metric: Metric, by_condition: bool) -> Iterator[Native]:
         """Native's own figures under the conditions that both have."""
@@ -223,7 +235,8 @@ class Both:
             if matrix.floor is None:
                 continue
             for metric in metrics:
-                row = Ratios.of(matrix, metric.name, side.rule).row(matrix.floor, None, range(len(matrix.conditions)))
+                columns = [matrix.conditions.index(condition) for condition in side.over(metric.name)]
+                row = Ratios.of(matrix, metric.name, side.rule).row(matrix.floor, None, columns)
                 if differs_from_itself(row, side.rule):
                     yield f"{name}: in {metric.title} native differs from itself by more than chance"
 
@@ -237,6 +250,7 @@ class Both:
             for condition in self._alone[at]:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
             yield from (f"only {name} was asked for {each}" for each in self._asked_alone(at))
+            yield from (f"only in {name} all arms met the objective at {each}" for each in self._met_alone(at))
         for at, name in enumerate("AB"):
             told = (metric for metric in of_the_answer(self.sides[at]) if not self._is_judged(metric.name))
             yield from (f"only {name} has {metric.title}" for metric in told)
@@ -266,6 +280,8 @@ class Both:
         yield from (label for label in mine if mine[label].role == "treatment" and label not in theirs)
         yield from (matrix.label(condition) for condition in self._alone[0] if of_all or condition in among)
         yield from self._asked_alone(0, None if of_all else among)
+        if not all(metric.is_a_loads_own for metric in metrics):
+            yield from (f"{level} with the objective met" for level in self._met_alone(0))
         if of_all:
             yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
 
@@ -300,9 +316,19 @@ class Both:
         return ways[0] is not None and ways[0] == ways[1]
 
     def _conditions(self, metric: Metric) -> list[tuple[Condition, Condition]]:
-        """Those that both were asked under, of which A has the metric: what B then lacks is a ratio."""
+        """Those that both were asked under, of which A has the metric: what B then lacks is a ratio. Of ramps the
+        levels that both runs are told over (`Findings.over`): who is at its limit in one of them is the cheaper
+        there.
+        """
         mine = self.sides[0].matrix.conditions_of(metric.name)
-        return [pair for pair in self._pairs.values() if pair[0] in mine]
+        over = [side.over(metric.name) for side in self.sides]
+        return [pair for pair in self._pairs.values() if pair[0] in mine and pair[0] in over[0] and pair[1] in over[1]]
+
+    def _met_alone(self, at: int) -> Iterator[str]:
+        """The levels at which all arms met the objective in one run, and not in the other."""
+        for pair in self._pairs.values():
+            if pair[at] in self.sides[at].compared and pair[1 - at] not in self.sides[1 - at].compared:
+                yield self.sides[at].matrix.label(pair[at])
 
     def _treatments(self) -> list[str]:
         mine, theirs = self._arms
