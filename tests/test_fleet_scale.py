@@ -52,7 +52,7 @@ from virtoll.report.tables import trials_csv
 from virtoll.run import cluster, fleet, over_hosts
 from virtoll.run.cluster import DaskCluster
 from virtoll.run.fleet import Answer, Fleet
-from virtoll.run.hosting import Order, Ready
+from virtoll.run.hosting import Order, Ready, Refusal
 from virtoll.run.progress import LiveProgress
 
 TRIALS = 6  # of each of the bench's hosts
@@ -175,6 +175,34 @@ def test_an_order_for_all_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     there = some_fleet(MadeUp(50))
     there.look(bench_hosts.study(), "fleet.toml")
     assert packed.times == 1
+
+
+class Busy(MadeUp):
+    """Hosts of which the first is at work for another run, and says so at each order, when its turn is over."""
+
+    def __init__(self, hosts: int) -> None:
+        super().__init__(hosts)
+        self.asked: list[str] = []
+
+    def ask(self, host: str, order: bytes) -> None:
+        if host == self.hosts[0]:
+            self.asked.append(Order.model_validate_json(order).kind)
+        super().ask(host, order)
+
+    def next(self) -> Answer:
+        said = super().next()
+        busy = Refusal(refused="busy").model_dump_json().encode()
+        return Answer(said.host, busy if said.host == self.hosts[0] else said.data)
+
+
+def test_a_host_that_is_at_work_for_another_run_is_waited_for_once() -> None:
+    """It has said that it does not take part. Told to end, it answered when the other run's next turn was over."""
+    made = Busy(3)
+    there = some_fleet(made)
+    there.look(bench_hosts.study(), "fleet.toml")
+    assert there.refused == {made.hosts[0]: "busy"}
+    assert there.hosts == list(made.hosts[1:])
+    assert made.asked == ["look"]
 
 
 class Once(list[PlannedTrial]):

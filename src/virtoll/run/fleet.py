@@ -152,7 +152,9 @@ class Fleet:
         self.cluster.ask(host, _packed(order))
 
     def _answers(self, order: Order, model: type[Said]) -> dict[str, Said]:
-        """Give an order to all, and what those say that can carry it out; the others are left out."""
+        """Give an order to all, and what those say that can carry it out; the others are left out. One that refuses is
+        free already, and is told nothing more: at work for another run, it would answer when that one's next turn ends.
+        """
         asked, packed, found = self.hosts, _packed(order), {}
         unread: list[tuple[Answer, str]] = []
         for host in asked:
@@ -164,7 +166,7 @@ class Fleet:
             except HostError as error:
                 unread.append((said, error.problem.what))
         for said, why in unread:
-            if said.lost:
+            if said.lost or (isinstance(said.data, bytes) and refusal(said.data) is not None):
                 self._leave_out(said.host, why)
             else:
                 self._refuse(said.host, why)
