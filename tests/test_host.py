@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,17 @@ import host_double
 from acl import let_write
 from on_fakes import STUDY, on_fakes
 from virtoll import cli
-from virtoll.errors import StudyError
+from virtoll.errors import Problem, StudyError, TrialError
 from virtoll.hosts.ssh import script
+from virtoll.post import orders as post_orders
 from virtoll.record.store import RunDirectory
-from virtoll.run import boot, by_ssh, frames, one_by_one, performing, pushed, there
+from virtoll.run import boot, by_ssh, frames, hosting, one_by_one, performing, pushed, there
 from virtoll.run.by_ssh import destination_of, host_name
 from virtoll.run.doctor import MachineOffer
+from virtoll.run.fleet import refusal
 from virtoll.run.hosting import Hosting
 from virtoll.run.one_by_one import OneByOne
+from yard import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 SMALL = STUDY.replace("blocks = 2", "blocks = 2\nseed = 4")  # native (twice) and docker: six trials
@@ -296,6 +300,38 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
         frames.read_message(answers)
     os.close(orders)
     os.close(answers)
+
+
+class _Fails(Hosting):
+    """A host that cannot even say why an order is not carried out."""
+
+    def answer(self, data: bytes) -> bytes:
+        raise ValueError(f"no answer to {len(data)} B")
+
+
+@pytest.mark.usefixtures("no_signals")
+@pytest.mark.parametrize("beat_s", [None, 0.001], ids=["measured", "generator"])
+def test_who_cannot_answer_ends_and_says_why(beat_s: float | None, capfd: Any) -> None:
+    """Nothing was answered, and whoever gave the order waited for as long as both gave signs of life."""
+    orders, ours = os.pipe()
+    answers, theirs = os.pipe()
+    frames.write_message(ours, b"{}")
+    performing.perform(orders, theirs, _Fails("here"), silence_s=PATIENCE_S, beat_s=beat_s)
+    assert "virtoll: an order cannot be answered: ValueError: no answer to 2 B" in capfd.readouterr().err
+    os.close(ours)
+    for thread in threading.enumerate():
+        if thread.name in ("orders", "beats"):
+            thread.join(PATIENCE_S)
+    for end in (orders, answers, theirs):
+        os.close(end)
+
+
+def test_why_an_order_is_refused_is_said_whatever_it_names() -> None:
+    """Of a file's name that is not UTF-8 no JSON could be made."""
+    refused = hosting._refused(f"cannot remove {os.fsdecode(bytes([0x61, 0xFF]))}")
+    assert refusal(refused) == "cannot remove a\ufffd"
+    with pytest.raises(TrialError, match="cannot remove a\ufffd"):
+        post_orders.unpacked(post_orders.refused(Problem(f"cannot remove {os.fsdecode(bytes([0x61, 0xFF]))}")))
 
 
 def test_a_host_is_heard_beside_any_number_of_open_files(numbered_high: Callable[[int], int]) -> None:

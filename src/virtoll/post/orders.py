@@ -193,7 +193,7 @@ def packed(value: Any = None, raw: bytes = b"") -> bytes:
 
 def refused(problem: Problem) -> bytes:
     """The answer to an order that cannot be carried out."""
-    words = (problem.what[:_MOST_TOLD], problem.where[:_MOST_TOLD], problem.remedy[:_MOST_TOLD])
+    words = (printable(each[:_MOST_TOLD]) for each in (problem.what, problem.where, problem.remedy))
     failed = _Failed(**dict(zip(("what", "where", "remedy"), words, strict=True)))
     head = _Heading(failed=failed).model_dump_json().encode()
     return b"".join([len(head).to_bytes(_LENGTH, "big"), head])

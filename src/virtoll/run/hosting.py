@@ -253,7 +253,7 @@ def _refusal(error: Exception, left: Exception | None = None) -> bytes:
 
 
 def _refused(why: str) -> bytes:
-    return Refusal(refused=why[:_MOST_TOLD]).model_dump_json().encode()
+    return Refusal(refused=printable(why[:_MOST_TOLD])).model_dump_json().encode()
 
 
 def _told(error: Exception) -> str:

@@ -76,8 +76,14 @@ def perform(
             executor.shutdown()  # nobody reads any more
 
     def answer(done: Future[bytes]) -> None:
-        if done.exception() is None:
+        error = done.exception()
+        if error is None:
             say(done.result())
+            return
+        # No answer will come, and who waits for it goes by our signs of life, or ssh's: we end, which is noticed.
+        told = printable(f"virtoll: an order cannot be answered: {type(error).__name__}: {error}")
+        print(told, file=sys.stderr, flush=True)
+        executor.shutdown()
 
     def beat() -> None:
         while not over.wait(beat_s):
