@@ -26,7 +26,7 @@ import pytest
 from on_fakes import on_fakes
 from virtoll import cli
 from virtoll.cli import common
-from virtoll.errors import PlatformError
+from virtoll.errors import PlatformError, StoreError
 from virtoll.fakes import fake_environment
 from virtoll.files import durable
 from virtoll.hosts.ledger import state_directory
@@ -718,6 +718,28 @@ def test_an_interrupt_while_a_turn_is_sealed_takes_effect_when_all_of_it_is(
     assert by_status(yard.run_directory.records()) == {"valid": 6}
     assert yard.go_on() == 0
     assert by_status(yard.run_directory.records()) == {"valid": 9}
+
+
+def test_a_turn_whose_files_cannot_all_be_kept_comes_again_whole(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept of it before the disk was full was sealed as valid, and the others came again alone."""
+    real, kept = RunDirectory.write_together, Counter[str]()
+
+    def write_together(self: RunDirectory, trial: PlannedTrial, files: Any) -> None:
+        kept[trial.turn] += 1
+        if len(kept) == 2 and kept[trial.turn] == 2:
+            raise StoreError("No space left on device")
+        real(self, trial, files)
+
+    monkeypatch.setattr(RunDirectory, "write_together", write_together)
+    yard.start("node1")
+    assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 4
+    found = {turn: Counter[str]() for turn in kept}
+    for record in yard.run_directory.records():
+        found[record.trial.turn][record.status] += 1
+    assert list(found.values()) == [{"valid": 3}, {"failed": 3}]
+    monkeypatch.setattr(RunDirectory, "write_together", real)
+    assert yard.go_on() == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 9, "failed": 3}
 
 
 def test_a_trial_is_there_for_good_before_its_host_is_asked(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

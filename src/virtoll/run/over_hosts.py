@@ -284,9 +284,11 @@ class _Measuring:
             self.lost[host] = str(error)
             self._seal_undone(host, f"{host}: {error}")
             return False
-        with held_off():  # were some sealed before an interrupt, the others would come again another day, beside these
+        # Were some sealed before an interrupt, or a full disk, the others would come again another day, beside these.
+        with held_off():
             for each in handed:
                 self.directory.write_together(each.record.trial, each.files)
+            for each in handed:
                 self.directory.seal(each.record)
             turn.clear()
         for each in handed:
