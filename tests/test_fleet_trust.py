@@ -442,6 +442,26 @@ def test_who_interrupts_a_worker_while_it_tidies_up_is_heard(monkeypatch: pytest
     assert heard == ["ours", "ours", "theirs"]
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_an_order_that_was_not_begun_at_the_end_is_not_begun(is_busy: bool) -> None:
+    """Ctrl-C right behind an order: both have come before it is looked at, and a whole turn was measured for nobody."""
+    begun: list[str] = []
+    executor = one_by_one.OneByOne(lambda: None)
+
+    def work() -> None:
+        executor.submit(begun.append, "a turn")
+        executor.shutdown()
+        raise KeyboardInterrupt
+
+    if is_busy:
+        executor.submit(work)
+    else:
+        executor.submit(begun.append, "a turn")
+        executor.shutdown()
+    executor.run()
+    assert begun == []
+
+
 def test_a_host_that_does_not_notice_an_interrupt_is_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes while a thread is about to wait is noticed when that wait ends, of which some never do."""
     monkeypatch.setattr(one_by_one, "_AGAIN_S", 0.01)

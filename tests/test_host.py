@@ -292,10 +292,18 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
     answers, theirs = os.pipe()
     frames.write_message(ours, b"")
     frames.write_message(ours, b"{}")
-    os.close(ours)
+    heard: list[bytes] = []
+
+    def hear() -> None:
+        heard.append(frames.read_message(answers))
+        os.close(ours)
+
+    hearing = threading.Thread(target=hear)
+    hearing.start()
     performing.perform(orders, theirs, Hosting("here"))
+    hearing.join(PATIENCE_S)
     os.close(theirs)
-    assert b"the order cannot be read" in frames.read_message(answers)
+    assert b"the order cannot be read" in heard[0]
     with pytest.raises(frames.FramesError, match="it has ended"):
         frames.read_message(answers)
     os.close(orders)

@@ -28,7 +28,7 @@ class OneByOne(Executor):
         self._interrupt = interrupt
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._is_busy = self._is_cut_short = False
+        self._is_busy = self._is_cut_short = self._is_over = False
         self._heard_before = 0
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -69,7 +69,11 @@ class OneByOne(Executor):
                 self._interrupt()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """End `run`, once what is being carried out has been undone; that is not waited for here."""
+        """End `run`, once what is being carried out has been undone; that is not waited for here. What was submitted
+        and is not begun yet never is: nobody waits for it any more.
+        """
+        with self._lock:
+            self._is_over = True
         self._queue.put(None)
         self.cut_short()
 
@@ -92,6 +96,8 @@ class OneByOne(Executor):
         if work is None:
             return False
         with self._lock:
+            if self._is_over:
+                return False
             self._is_busy = True
         work()
         with self._lock:
