@@ -42,6 +42,7 @@ from virtoll.run import alone, cluster, environment, groups, hosting, over_hosts
 from virtoll.run.fleet import Answer
 from virtoll.run.handed import Handed, packed, unpacked
 from virtoll.run.hosting import Offer, Order
+from virtoll.run.request import Request
 from virtoll.run.trusted import settle
 from yard import PATIENCE_S, SMALL, Yard, environment_here
 
@@ -507,6 +508,25 @@ def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pyte
     monkeypatch.setattr(cluster.DaskCluster, "next", real)
     assert yard.go_on() == 0
     assert by_status(yard.run_directory.records())["valid"] == 18
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (
+            Request("proxy", cluster="tls://h:1", tls=Path("/our own/tls")),
+            ["--cluster", "tls://h:1", "--tls", "/our own/tls"],
+        ),
+        (Request("proxy", host="ssh://root@[2001:db8::7]:22"), ["--host", "ssh://root@[2001:db8::7]:22"]),
+    ],
+    ids=["--cluster", "--host"],
+)
+def test_the_command_by_which_a_run_goes_on_is_read_by_a_shell_as_it_is_meant(
+    request_: Request, words: list[str]
+) -> None:
+    """A directory of certificates with a space in its name was two words, and an IPv6 address a pattern of files."""
+    done = subprocess.run(["sh", "-c", f"printf '%s\\n'{over_hosts._how(request_)}"], capture_output=True, text=True)
+    assert done.stdout.splitlines() == words
 
 
 def test_a_run_goes_on_without_the_host_that_is_not_there(yard: Yard, capsys: Any) -> None:

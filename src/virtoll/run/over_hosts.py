@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shlex
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -100,9 +101,11 @@ def _announce(arms: Iterable[Arm], told: Progress) -> None:
 
 
 def _how(request: Request) -> str:
+    """The options by which a run goes on, as a shell reads them: an IPv6 address is a pattern to it."""
     if request.host is not None:
-        return f" {request.far} {request.host}"
-    return f" {request.far} {request.cluster}" + (f" --tls {request.tls}" if request.tls is not None else "")
+        return f" {request.far} {shlex.quote(request.host)}"
+    tls = f" --tls {shlex.quote(str(request.tls))}" if request.tls is not None else ""
+    return f" {request.far} {shlex.quote(str(request.cluster))}{tls}"
 
 
 def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], notes: Mapping[str, Any]) -> Environment:
