@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -498,7 +499,8 @@ def test_an_interrupted_run_leaves_no_host_at_work(yard: Yard, monkeypatch: pyte
     monkeypatch.setattr(cluster.DaskCluster, "next", next_or_interrupt)
     yard.start("node1", "node2")
     assert yard.run() == 130
-    assert f"interrupted; `virtoll run {yard.out} --cluster {yard.address} --tls {yard.tls}` goes on" in told(capsys)
+    how = f"--cluster {yard.address} --tls {shlex.quote(str(yard.tls))}"
+    assert f"interrupted; `virtoll run {yard.out} {how}` goes on" in told(capsys)
     failed = [record for record in yard.run_directory.records() if record.status == "failed"]
     assert {record.reason for record in failed} == {"interrupted: by the user"}
     deadline = time.monotonic() + PATIENCE_S
