@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import post_double
@@ -153,6 +153,7 @@ def test_the_shortest_exchange_counts() -> None:
     after_ns=st.integers(0, 10**9),
     ways_ns=st.tuples(*[st.integers(0, 10**6)] * 4),  # out and back, before and after
 )
+@example(apart=(0, 23), start_ns=10**6, length_ns=7_316_092_600, after_ns=81_313, ways_ns=(0, 0, 1, 0))  # by rounding
 def test_a_window_lies_within_its_bound_whatever_the_ways_take(
     apart: tuple[int, int], start_ns: int, length_ns: int, after_ns: int, ways_ns: tuple[int, int, int, int]
 ) -> None:

@@ -19,6 +19,7 @@ _EXCHANGES = 7
 # What two clocks move apart by themselves at the most, as a share: the kernel disciplines each by as much as 500 ppm
 # (MAXFREQ of linux/timex.h). More is a machine that stood still for a moment, or a clock that is being set right.
 _MOST_DRIFT = 2 * 500e-6
+_ROUNDED_NS = 4  # two readings, an offset and a window's begin, each in whole ns
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def moved(window: Window, before: Reading, after: Reading) -> Moved:
     is_even = abs(apart_ns) <= _MOST_DRIFT * long_ns + before.within_ns + after.within_ns
     within_ns += round(drift_ns) if is_even else abs(apart_ns)
     ours = _shifted(window, -ahead_ns)
-    if ours.asked_from_ns < before.at_ns - within_ns or ours.start_ns > after.at_ns + within_ns:
+    may_be_ns = within_ns + _ROUNDED_NS
+    if ours.asked_from_ns < before.at_ns - may_be_ns or ours.start_ns > after.at_ns + may_be_ns:
         raise TrialError(
             "the window that the generator's machine tells of did not begin in the time in which it was asked for",
             remedy="see whether its clock was set anew, or the machine suspended",
