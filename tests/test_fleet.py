@@ -557,13 +557,13 @@ def test_a_host_whose_memory_does_not_hold_a_turn_any_more_does_not_go_on(
     yard.before = once("node2", lambda: yard.kill("node2"))
     assert yard.run(text=SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')) == 1
     yard.performed.clear()
-    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**30)
+    monkeypatch.setattr(groups, "free_bytes", lambda *_: 2**30)
     yard.start("node2")
     assert yard.go_on() == 1
     said = told(capsys)
     assert "9 trials left; node2: 3 arms side by side, and one more to prove the limits, may take 2 GiB" in said
     assert yard.performed == [], "what would fail for want of memory is left for another day"
-    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)
+    monkeypatch.setattr(groups, "free_bytes", lambda *_: 2**40)
     assert yard.go_on() == 0
 
 

@@ -73,7 +73,7 @@ def test_arms_that_the_memory_does_not_hold_beside_each_other_any_more_are_not_s
     assert code_of("run", str(study), "--out", str(out)) == 130
     sealed = len(RunDirectory(out).records())
     on_fakes(monkeypatch, {})
-    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**30)
+    monkeypatch.setattr(groups, "free_bytes", lambda *_: 2**30)
     assert code_of("run", str(out)) == 3
     said = capsys.readouterr().err
     assert "does not offer any more what is left to measure" in said
