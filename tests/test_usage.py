@@ -195,7 +195,9 @@ def test_whoever_asks_of_an_instance_is_told_where_its_cpu_time_is_booked(
     book.parent.mkdir(parents=True)
     book.write_text({1: "7000\n", 2: "usage_usec 7\nuser_usec 4\n"}[version])
     assert Cgroup("vt/1/i", machine).cpu_ns() == 7000
-    places = SimpleNamespace(directory=tmp_path, host=None, far=None, generator=SimpleNamespace(cpus=frozenset({1}), netns="g"))
+    places = SimpleNamespace(
+        directory=tmp_path, host=None, far=None, generator=SimpleNamespace(cpus=frozenset({1}), netns="g")
+    )
     monkeypatch.setattr(deployers, "generator_confinement", lambda *_args, **_options: None)
     deployer = Deployer(cast(Lab, places), cast(Any, None), cast(Any, None))
 
