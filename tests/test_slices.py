@@ -168,9 +168,11 @@ def test_half_made_channels_go_too(lab: Lab) -> None:
 
 
 def _nodes(lab: Lab) -> str:
-    """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes."""
-    commands = ("link", "addr", "route show table all", "rule", "neigh")
-    show = "".join(f"ip -brief {command}; " for command in commands) + "tc qdisc"
+    """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes. (Neighbours come in the order
+    of the kernel's table, which all namespaces share: it is another once the table has grown.)
+    """
+    commands = ("link", "addr", "route show table all", "rule")
+    show = "".join(f"ip -brief {command}; " for command in commands) + "ip -brief neigh | sort; tc qdisc"
     nodes = (lab.sut.netns, lab.generator.netns)
     told = [lab.host.run(["sh", "-c", show], confinement=Confinement(netns=netns)).text for netns in nodes]
     sysctl = ["sysctl", "net.ipv4.ip_forward"]
