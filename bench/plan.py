@@ -1,10 +1,10 @@
 """Does a plan's scalability law foretell what is measured? `python -m bench.plan [--only NAME...] [--keep DIRECTORY]`.
 
-Real runs, as a user has them: services of several kinds on native, docker and lxc, each at eight numbers of users, in
-rotation. Of each arm `virtoll plan` fits Gunther's law to all levels but the highest, and tells what it foretells of
-that one. *Inside*: the measured mean lies within the foretelling's 95 % interval; *near*: beside it, and the plan holds
-it for true, for both intervals meet or it is off by 5 % at the most; *missed*: neither, and the plan refuses the law.
-Where no law fits the lower levels nothing is foretold. Target: inside in nine of ten tries.
+Real runs, as a user has them: streaming servers of four kinds, and a web server in a closed loop, on native, docker and
+lxc, each at several numbers of users. Of each arm `virtoll plan` fits Gunther's law to all levels but the highest, and
+tells what it foretells of that one. *Inside*: the measured mean lies within the foretelling's 95 % interval; *near*:
+beside it, and the plan holds it for true, for both intervals meet or it is off by 5 % at the most; *missed*: neither,
+and the plan refuses the law. Where no law fits the lower levels nothing is foretold. Target: nine tries of ten true.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,16 +28,12 @@ _MISSED = "it does not hold"  # a plan's words of a law that fits, and foretells
 _STUDY = """
 name = "law-{name}"
 question = "What does a service deliver to so many users?"
-design = "rotation"
 noise_floor = false
 blocks = {blocks}
-[rotation]
-rounds = 8
-window = "150 ms"
-lead_in = "50 ms"
 [limits]
 vcpus = 1
-memory = "512 MiB"
+memory = "768 MiB"
+pids = 2000
 [[arms]]
 platform = "native"
 [[arms]]
@@ -45,7 +42,23 @@ platform = "docker"
 platform = "lxc"
 {text}
 """
-_HTTP = """
+_VIEWERS = """
+bitrate = "900 kbit/s"
+clip = "1 min"
+join = "10 ms"
+settle = "1 s"
+time_limit = "3 s"
+[factors]
+"load.viewers" = [10, 20, 40, 60, 80, 100]
+"""
+STUDIES = {
+    "rtmp": f'[service]\nname = "nginx-rtmp"\n[load]\nname = "rtmp-viewers"\n{_VIEWERS}',
+    "rtsp": f'[service]\nname = "gst-rtsp"\n[load]\nname = "rtsp-viewers"\ntransport = "tcp"\n{_VIEWERS}',
+    "http": f'[service]\nname = "nginx"\n[load]\nname = "viewers"\ndelivery = "progressive"\n{_VIEWERS}',
+    "hls": f'[service]\nname = "nginx"\n[load]\nname = "viewers"\ndelivery = "hls"\nsegment = "1 s"\n{_VIEWERS}',
+    "closed": """
+[service]
+name = "nginx"
 [load]
 name = "http"
 keep_alive = true
@@ -54,25 +67,11 @@ time_limit = "2 s"
 warm_up = "300 ms"
 log_requests = false
 [factors]
-"load.connections" = [1, 2, 3, 4, 6, 8, 12, 16]
-"""
-STUDIES = {
-    "nginx": f'[service]\nname = "nginx"\n{_HTTP}',
-    "squid": f'[service]\nname = "squid"\n[origin]\nname = "nginx"\n{_HTTP}',
-    "redis": """
-[service]
-name = "redis"
-persistence = "none"
-[load]
-name = "redis"
-time_limit = "2 s"
-warm_up = "300 ms"
-log_requests = false
-[factors]
-"load.connections" = [1, 2, 3, 4, 6, 8, 12, 16]
+"load.connections" = [1, 2, 4, 8, 16, 32]
 """,
 }
-OBJECTIVE = "latency_p99 < 10 s"  # a plan needs one; the law does not rest on it
+# A plan needs both; the law rests on neither.
+_ASKED = "--users", "1000", "--objective", "deploy_s < 1000 s"
 
 
 @dataclass(frozen=True)
@@ -86,10 +85,10 @@ class Try:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, plan, print; 1 where fewer than nine of ten tries were inside."""
+    """Measure, plan, print; 1 where fewer than nine of ten tries were true."""
     parser = argparse.ArgumentParser(prog="python -m bench.plan", description=__doc__)
     parser.add_argument("--only", choices=[*STUDIES], nargs="+", default=[*STUDIES])
-    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument(
         "--keep", type=Path, metavar="DIRECTORY", help="where the runs stay; those there are not repeated"
     )
@@ -102,11 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             tries += tries_of(name, measured(name, options.blocks, scratch))
     for each in tries:
         print(f"{each.study:<8}{each.arm:<16}{each.kind:<8}{each.told}")
-    told = [each for each in tries if each.kind != "no law"]
-    inside = sum(each.kind == "inside" for each in told)
-    reached = bool(told) and inside >= TARGET * len(told)
-    print(f"inside in {inside} of {len(told)} tries; no law in {len(tries) - len(told)}; target 9 of 10: ", end="")
-    print("reached" if reached else "MISSED")
+    count = Counter(each.kind for each in tries)
+    true, told = count["inside"] + count["near"], len(tries) - count["no law"]
+    reached = told > 0 and true >= TARGET * told
+    verdict = "reached" if reached else "MISSED"
+    print(
+        f"{true} of {told} true, {count['inside']} of them inside; no law: {count['no law']}; target 9 of 10: {verdict}"
+    )
     keep(options.json, {"tries": [vars(each) for each in tries]})
     return 0 if reached else 1
 
@@ -128,7 +129,7 @@ def _study(name: str, blocks: int) -> str:
 
 def tries_of(name: str, run: Path) -> list[Try]:
     """What its plan foretold of each arm, and what came."""
-    words = ["plan", str(run), "--objective", OBJECTIVE, "--json"]
+    words = ["plan", str(run), *_ASKED, "--json"]
     done = subprocess.run([sys.executable, "-m", "virtoll", *words], check=False, capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise SystemExit(done.stderr)

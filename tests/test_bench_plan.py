@@ -25,7 +25,7 @@ def law(measured: float) -> dict[str, Any]:
     ],
 )
 def test_a_try_is_inside_by_the_foretellings_own_interval(told: dict[str, Any], kind: str) -> None:
-    assert _try("nginx", "native+host", told).kind == kind
+    assert _try("rtmp", "native+host", told).kind == kind
 
 
 @pytest.mark.parametrize("name", [*STUDIES])
