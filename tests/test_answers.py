@@ -46,7 +46,7 @@ QUESTIONS = (
 RUNS = sorted(path.name for path in (ANSWERS / "runs").iterdir())
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 IN_TEN_MINUTES_S = 600
-MOST_BYTES = 1_100_000
+MOST_BYTES = 1_300_000
 
 _BRACKETED = r"(?:[^\[\]]|\[[^\[\]]*\])+"
 QUOTE = re.compile(rf'\[({_BRACKETED})\]\((?:[\w./-]*/)?runs/([\w-]+) "([^"]+)"\)')
