@@ -13,6 +13,8 @@ import pytest
 
 from authority import Authority
 from fleet_commands import Commands
+from virtoll.hosts import namespaces
+from virtoll.hosts.local import LocalHost
 from virtoll.record.store import RunDirectory
 from yard import SMALL
 
@@ -29,8 +31,7 @@ def named(name: str) -> None:
     """As labs do it. The first `ip netns add` since the machine booted mounts /run/netns over itself, and the
     namespaces of whoever is at work meanwhile, all other tests' labs, could not be removed any more.
     """
-    made = 'mkdir -p /run/netns; : >"$1"; unshare --net="$1" true'
-    subprocess.run(["sh", "-e", "-c", made, "sh", f"/run/netns/{name}"], check=True)
+    subprocess.run(["sh", "-e", "-c", namespaces.first(name)], check=True)
 
 
 def switched(stack: ExitStack, tag: str) -> dict[str, str]:
@@ -38,6 +39,8 @@ def switched(stack: ExitStack, tag: str) -> dict[str, str]:
     scheduler's address, 10.77.0.2 that of the first node.
     """
     names = {name: f"vt{tag}{number}" for number, name in enumerate(("scheduler", *NODES))}
+    # Last: a lab that ends while these are there leaves the mount to them.
+    stack.callback(namespaces.unmount_if_empty, LocalHost(), namespaces.NETNS)
     for name in names.values():
         named(name)
         stack.callback(ip, "netns", "del", name)

@@ -26,14 +26,14 @@ from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, StudyError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
-from virtoll.hosts.ledger import clean
+from virtoll.hosts.ledger import clean, opened
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import AGENT
 from virtoll.lab import slices as slicing
 from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
-from virtoll.lab.wiring import free_tag
+from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import platforms
 from virtoll.probes import fork_bomb
 from virtoll.probes.base import Place, ProbeResult, Slice, probes
@@ -147,24 +147,31 @@ def test_far_instances_have_cpus_enough(monkeypatch: pytest.MonkeyPatch) -> None
         cpu_plan(_Machine(), 3, 2)
 
 
+@pytest.fixture
+def bare(host: LocalHost, tmp_path: Path) -> Iterator[Lab]:
+    """A lab of its own: in the module's a platform's slices may stand, where a worker has had its tests before."""
+    with opened(host, tmp_path, "test") as ledger, wired(host, ledger, free_tag(), cpu_plan(host, 1)) as lab:
+        yield lab
+
+
 @pytest.mark.machine
-def test_a_channel_may_be_as_fast_as_its_link_and_goes_with_its_block(lab: Lab) -> None:
-    before = _nodes(lab)
+def test_a_channel_may_be_as_fast_as_its_link_and_goes_with_its_block(bare: Lab) -> None:
+    before = _nodes(bare)
     for shared in (True, False):
-        with slicing.channelled(lab, channels(Slices(count=2, rate_bit_per_s=None)), shared=shared):
-            assert "tbf" not in _nodes(lab)
-            assert _nodes(lab).count("chan1") > before.count("chan1")
-            assert "net.ipv4.ip_forward = 1\nnet.ipv4.ip_forward = 1" in _nodes(lab)
-        assert _nodes(lab) == before
+        with slicing.channelled(bare, channels(Slices(count=2, rate_bit_per_s=None)), shared=shared):
+            assert "tbf" not in _nodes(bare)
+            assert _nodes(bare).count("chan1") > before.count("chan1")
+            assert "net.ipv4.ip_forward = 1\nnet.ipv4.ip_forward = 1" in _nodes(bare)
+        assert _nodes(bare) == before
 
 
 @pytest.mark.machine
-def test_half_made_channels_go_too(lab: Lab) -> None:
-    before = _nodes(lab)
+def test_half_made_channels_go_too(bare: Lab) -> None:
+    before = _nodes(bare)
     broken = [Channel(0, RATE_BIT_PER_S), Channel(0, RATE_BIT_PER_S)]  # the second finds the first in its place
-    with pytest.raises(HostError, match="File exists"), slicing.channelled(lab, broken, shared=False):
+    with pytest.raises(HostError, match="File exists"), slicing.channelled(bare, broken, shared=False):
         pass
-    assert _nodes(lab) == before
+    assert _nodes(bare) == before
 
 
 def _nodes(lab: Lab) -> str:
