@@ -235,8 +235,8 @@ class Both:
             if matrix.floor is None:
                 continue
             for metric in metrics:
-                columns = [matrix.conditions.index(condition) for condition in side.over(metric.name)]
-                row = Ratios.of(matrix, metric.name, side.rule).row(matrix.floor, None, columns)
+                held = Ratios.of(matrix, metric.name, side.rule)
+                row = held.row(matrix.floor, None, side.columns(metric.name))
                 if differs_from_itself(row, side.rule):
                     yield f"{name}: in {metric.title} native differs from itself by more than chance"
 

@@ -294,6 +294,10 @@ class Findings:
         """The same of a metric: what users feel, a load's own quantities, no limit makes better."""
         return self.matrix.conditions if self.matrix.metrics[metric].is_a_loads_own else self.compared
 
+    def columns(self, metric: str) -> list[int]:
+        """Where those stand among the matrix's conditions."""
+        return [self.matrix.conditions.index(condition) for condition in self.over(metric)]
+
     def tolls(self, metric: str) -> TollTable:
         """The toll table of a metric."""
         if metric not in self._tolls:
@@ -312,8 +316,7 @@ class Findings:
         key = metric, arm.label
         if key not in self._apart:
             matrix, mine = self.matrix, self.matrix.arms.index(arm)
-            among = [number for number, condition in enumerate(matrix.conditions) if condition in self.over(metric)]
-            each = by_host(matrix.hosts, log_ratios(matrix, metric)[:, mine, among])
+            each = by_host(matrix.hosts, log_ratios(matrix, metric)[:, mine, self.columns(metric)])
             self._apart[key] = each, apart(each)
         return self._apart[key]
 

@@ -37,6 +37,11 @@ class Answer:
     data: object = b""  # bytes, of a host that does as it should
     lost: str = ""
 
+    @property
+    def refused(self) -> str | None:
+        """Why the order was not carried out; None where it was, or nobody says."""
+        return refusal(self.data) if isinstance(self.data, bytes) else None
+
 
 class Cluster(Protocol):
     """Hosts that carry orders out: one at a time each, all at once. Nothing is ever carried out twice."""
@@ -166,7 +171,7 @@ class Fleet:
             except HostError as error:
                 unread.append((said, error.problem.what))
         for said, why in unread:
-            if said.lost or (isinstance(said.data, bytes) and refusal(said.data) is not None):
+            if said.lost or said.refused is not None:
                 self._leave_out(said.host, why)
             else:
                 self._refuse(said.host, why)
@@ -184,7 +189,7 @@ class Fleet:
         self._leave_out(host, why)
         self.order(host, Order(run=self.run, kind="end"))
         said = self.cluster.next()
-        if isinstance(said.data, bytes) and LEFT in (left := refusal(said.data) or ""):
+        if LEFT in (left := said.refused or ""):
             self.say(f"warning: {printable(host)}: {left}")
 
     def _leave_out(self, host: str, why: str) -> None:
@@ -207,7 +212,7 @@ def read(said: Answer, model: type[Said]) -> Said:
         raise HostError(said.lost)
     if not isinstance(said.data, bytes):
         raise HostError(f"its answer is a {type(said.data).__name__}, and no bytes")
-    if (why := refusal(said.data)) is not None:
+    if (why := said.refused) is not None:
         raise HostError(why)
     try:
         return model.model_validate_json(said.data)

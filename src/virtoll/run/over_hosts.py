@@ -27,7 +27,7 @@ from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.promises import NOTES
 from virtoll.run.elsewhere import announced, without_shared
 from virtoll.run.execute import Guarded, in_turn, seal_killed
-from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask, refusal
+from virtoll.run.fleet import Answer, Cluster, Fleet, heard, needs_dask
 from virtoll.run.handed import unpacked
 from virtoll.run.hosting import Order, Ready
 from virtoll.run.measuring import finish
@@ -249,10 +249,10 @@ class _Measuring:
         """Take an answer, and give the next order; false where that host is done, or lost."""
         host = said.host
         if host not in self._asked:  # it has said its last
-            if isinstance(said.data, bytes) and (left := refusal(said.data)):
+            if left := said.refused:
                 self.fleet.say(f"warning: {host}: {left}")
             return False
-        lost = heard(said.lost) or (refusal(said.data) if isinstance(said.data, bytes) else None)
+        lost = heard(said.lost) or said.refused
         if lost:
             self._seal_undone(host, f"{INTERRUPTED}{host}: {lost}")
             self.lost[host] = (lost.splitlines() or [lost])[0]
