@@ -25,7 +25,7 @@ from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources, monitor, network_source
-from virtoll.monitor.monitor import ClockReading, _kept_s, _on_our_clock, _rows
+from virtoll.monitor.monitor import ClockReading, _looks, _on_our_clock, _rows
 from virtoll.monitor.sources import MOST_COUNTERS
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
@@ -55,6 +55,9 @@ PRESSURE_COUNTERS = {
     "psi.io.some_us": 2_000,
     "psi.io.full_us": 1_000,
 }
+
+# Ticks that a ring has room for in the tests below, inside and outside.
+_ROOM_INSIDE, _ROOM_OUTSIDE = 2 * 1024**2 // 23, 8 * 1024**2 // 5
 
 
 @contextmanager
@@ -131,24 +134,29 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
 
 
 @pytest.mark.parametrize(
-    ("rate_hz", "lasts_s", "inside_s", "outside_s"),
+    ("rate_hz", "lasts_s", "inside", "outside"),
     [
-        (10, 0.0, 900, 1350),
-        (10, 30.0, 900, 1350),
-        (10, 1800.0, 1800, 2700),  # outside a turn's marks are rows, too
-        (100, 1800.0, 2 * 1024**2 // 23 / 100, 1800),  # there is no room inside for more at this rate
-        (10, 10**6, 2 * 1024**2 // 23 / 10, 8 * 1024**2 // 5 / 10),
+        (10, 0.0, (10, 900), (10, 1350)),
+        (10, 30.0, (10, 900), (10, 1350)),
+        (10, 1800.0, (10, 1800), (10, 2700)),  # outside a turn's marks are rows, too
+        (100, 1800.0, (_ROOM_INSIDE / 1800, 1800), (100, 1800)),  # there is no room inside for more at this rate
+        (200, 0.0, (200, _ROOM_INSIDE / 200), (200, 900)),  # nor for a quarter of an hour, which nobody asked for
+        (10, 10**6, (_ROOM_INSIDE / 10**6, 10**6), (_ROOM_OUTSIDE / 1.5e6, 1.5e6)),
     ],
 )
 def test_there_is_room_for_all_of_a_long_trial(
-    monkeypatch: pytest.MonkeyPatch, rate_hz: float, lasts_s: float, inside_s: float, outside_s: float
+    monkeypatch: pytest.MonkeyPatch,
+    rate_hz: float,
+    lasts_s: float,
+    inside: tuple[float, float],
+    outside: tuple[float, float],
 ) -> None:
     """Samples that no longer fit are dropped, and void the trial when all of it is over."""
-    kept: list[float] = []
+    kept: list[tuple[float, float]] = []
 
     class Keeping:
-        def start_sampling(self, _sources: Sequence[Source], _rate_hz: float, *, keep_s: float = 900.0) -> None:
-            kept.append(keep_s)
+        def start_sampling(self, _sources: Sequence[Source], rate_hz: float, *, keep_s: float = 900.0) -> None:
+            kept.append((rate_hz, keep_s))
 
     monkeypatch.setattr(monitor, "outside_sources", lambda *_: [network_source("instance", ())])
     watching = Monitor(cast(Any, SimpleNamespace(generator=SimpleNamespace(cpus=frozenset({3})))))
@@ -156,7 +164,8 @@ def test_there_is_room_for_all_of_a_long_trial(
     accounting = Accounting("", Path("/nonexistent"))
     instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
     watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), rate_hz, lasts_s=lasts_s)
-    assert kept == [inside_s, outside_s]
+    assert kept == [pytest.approx(inside), pytest.approx(outside)]
+    assert (watching._metered.rate_hz, watching._metered.keep_s) == kept[1], "meters look when the sampler does"
     assert watching._metered.cpus == frozenset({3}), "meters are asked from the generator's CPUs"
 
 
@@ -165,7 +174,8 @@ def test_at_a_high_rate_samples_are_kept_for_as_long_as_there_is_room() -> None:
     layout = fixture_hierarchies(2)
     groups = [source for name in "abcdef" for source in cgroup_sources(name, "virtoll/ab12/i", layout)]
     watched = [*groups, *host_sources()]
-    kept_s = _kept_s(watched, 100.0, 0.0, 8 * 1024**2)
+    rate_hz, kept_s = _looks(watched, 100.0, 0.0, 8 * 1024**2)
+    assert rate_hz == 100
     assert 500 < kept_s < 900
     with agent(None) as client:
         client.start_sampling(watched, 100.0, keep_s=kept_s)

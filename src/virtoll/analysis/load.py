@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
+from virtoll.plain import typed
 from virtoll.record.model import BESIDE, CONFIGURATION, PROBE, SERVER, Environment, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory, is_interrupted, planned_id
@@ -239,7 +240,7 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
         notes.append(
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
-            + ("" if is_kept else f" `virtoll run {directory}{_far(plan, environment)}` resumes it.")
+            + ("" if is_kept else f" `virtoll run {typed(directory)}{_far(plan, environment)}` resumes it.")
         )
     if is_kept:
         notes.append(

@@ -32,7 +32,6 @@ from virtoll.record.model import Measured, Quantity
 from virtoll.units import within
 
 _SPARE_S = 60.0
-_LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
 _SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
 _AHEAD_NS = 2 * 10**9  # of the first join: the generator reads its order, and maybe its films, before
 LEAST = 2  # participants, of whom one watches another
@@ -193,17 +192,7 @@ class ParticipantsLoad(Load):
             what = "an objective is held against the levels of a ramp, and there are none"
             remedy = "write levels; or search for the largest number of participants under it: [knee] objective"
             problems.append(Problem(what, "[load] objective", remedy))
-        if levels and (long_s := self._ramp_s) > _LONGEST_S:
-            what = f"the ramp would last {long_s:,.0f} s, and {_LONGEST_S} s can be watched"
-            problems.append(Problem(what, "[load] levels", "compress time, take fewer levels or shorter windows"))
         return problems
-
-    @property
-    def _ramp_s(self) -> float:
-        settings = self.settings
-        ahead_ns = _AHEAD_NS if settings.browsers else 0
-        windows_ns = len(settings.levels) * (ahead_ns + settings.settle_ns + settings.time_limit_ns)
-        return (windows_ns + max(settings.levels) * settings.every_ns) / 1e9
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Of a ramp one conference, of any other windows one each. HostError where footage was not made."""

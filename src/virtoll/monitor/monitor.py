@@ -100,23 +100,25 @@ class Monitor:
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
         ``beside``: other instances that are watched from outside, by the source's name; ``lasts_s``: for how long, as
-        far as it is known: all is kept of so long, and of a quarter of an hour anyway, where there is room for it.
+        far as it is known: all is kept of so long, looked at less often where there is no room for it, and of a
+        quarter of an hour anyway, where there is.
         """
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
-            sources, hz = inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz
-            instance.agent.start_sampling(sources, hz, keep_s=_kept_s(sources, hz, lasts_s, _MOST_INSIDE))
+            sources = inside_sources(cpu=instance.counts_cpu_time)
+            hz, keep_s = _looks(sources, inside_hz or rate_hz, lasts_s, _MOST_INSIDE)
+            instance.agent.start_sampling(sources, hz, keep_s=keep_s)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
-            keep_s = _kept_s(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
-            host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
+            hz, keep_s = _looks(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
+            host_agent.start_sampling(sources, hz, keep_s=keep_s)
         accountings = {"instance": instance.accounting, **beside}
         self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items()}
-        self._metered = Metered(accountings, rate_hz, keep_s, self._lab.generator.cpus)
+        self._metered = Metered(accountings, hz, keep_s, self._lab.generator.cpus)
         self._metered.start()
 
     def mark(self) -> None:
@@ -233,11 +235,16 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
     return [*booked, *sources, *host_sources()]
 
 
-def _kept_s(sources: Sequence[Source], rate_hz: float, lasts_s: float, most_values: int, roomy: float = 1.0) -> float:
-    """How long samples are kept: `_KEEP_S`, or as long as a longer trial may last, where a ring has room for that."""
-    width = 1 + sum(MOST_COUNTERS[source.kind] for source in sources)
-    room_s = most_values // width / rate_hz
-    return min(roomy * max(_KEEP_S, lasts_s), room_s)
+def _looks(
+    sources: Sequence[Source], rate_hz: float, lasts_s: float, most_values: int, roomy: float = 1.0
+) -> tuple[float, float]:
+    """How often is looked, and for how long samples are kept (s): as often as asked, for `_KEEP_S`, or as long as a
+    longer trial may last; through one that a ring has no room for at that rate, as often as it has.
+    """
+    ticks = most_values // (1 + sum(MOST_COUNTERS[source.kind] for source in sources))
+    if lasts_s:
+        rate_hz = min(rate_hz, ticks / (roomy * lasts_s))
+    return rate_hz, min(roomy * max(_KEEP_S, lasts_s), ticks / rate_hz)
 
 
 def _read_clock(agent: Agent) -> ClockReading:

@@ -20,6 +20,7 @@ from typing import Any
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import inside, read_bounded, whole_lines
+from virtoll.plain import typed
 from virtoll.record.document import Document, damaged, expect_schema, look_of, validated
 from virtoll.record.model import KEPT, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
@@ -80,7 +81,7 @@ class RunDirectory:
         It gets its name when it is whole. What a killed virtoll had begun beside it (``.NAME.partial``) is replaced.
         """
         if os.path.lexists(path):
-            remedy = f"resume it with `virtoll run {path}`, or name another --out"
+            remedy = f"resume it with `virtoll run {typed(path)}`, or name another --out"
             raise StoreError("already exists", where=str(path), remedy=remedy)
         begun = path.with_name(f".{path.name}.partial")
         with _as_store_error(path, _NOT_BEGUN):

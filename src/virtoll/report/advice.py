@@ -13,6 +13,7 @@ from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
 from virtoll.analysis.ratios import Toll, TollTable
 from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, of_arm, supported
+from virtoll.plain import typed
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
 from virtoll.report.asked import identity
@@ -124,15 +125,16 @@ def _unknown_need(need: str) -> Problem:
 def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
     """Of a run; a problem where it has none."""
     where = run.run.directory
+    word = typed(where)
     if run.is_isolation or run.calibration is not None:
         what = "it asks what neighbours take" if run.is_isolation else "it asks how far virtoll can be trusted"
-        remedy = f"`virtoll report {where}` has its answer; give runs of a service or of probes here"
+        remedy = f"`virtoll report {word}` has its answer; give runs of a service or of probes here"
         problems.append(Problem(f"{what}, and of no platform's cost", str(where), remedy))
     elif run.matrix.baseline is None:
         remedy = "give a run with a native arm"
         problems.append(Problem("it has no native arm, with which all others are compared", str(where), remedy))
     elif run.is_programme and not run.judged:
-        remedy = f"`virtoll report {where}` lists its trials; `virtoll run {where}{run.run.far}` goes on with it"
+        remedy = f"`virtoll report {word}` lists its trials; `virtoll run {word}{run.run.far}` goes on with it"
         problems.append(Problem("none of its probes has told anything yet", str(where), remedy))
     elif run.is_programme:
         yield from (Part(f"{name}, {metric.probe}", run, metric) for metric in run.judged)

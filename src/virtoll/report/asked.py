@@ -12,6 +12,7 @@ from virtoll.analysis.calibration import is_calibration
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Run
 from virtoll.errors import IncomparableError
+from virtoll.plain import typed
 from virtoll.record.model import SERVER
 from virtoll.record.rules import Decide
 from virtoll.report.findings import Findings
@@ -121,7 +122,7 @@ def refuse(before: Findings, after: Findings) -> None:
 def unusable(findings: Findings) -> tuple[str, str] | None:
     """Why nothing of a run can be compared, and what to do."""
     run = findings.run
-    go_on = f"`virtoll run {run.directory}{run.far}` goes on with it"
+    go_on = f"`virtoll run {typed(run.directory)}{run.far}` goes on with it"
     if findings.is_isolation:
         what = "it was studied what neighbours do, and there each arm is compared with itself, not with native"
         return what, "compare the tables of losses in the reports"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Sequential, TwoStage
+from virtoll.plain import typed
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
@@ -75,7 +76,7 @@ def _piloted(findings: Findings, rule: Precision) -> str:
 def _goes_on(findings: Findings) -> str:
     """A sentence after another; "" of a copy, which is not gone on with."""
     run = findings.run
-    return "" if run.is_kept else f" “virtoll run {run.directory}{run.far}” goes on."
+    return "" if run.is_kept else f" “virtoll run {typed(run.directory)}{run.far}” goes on."
 
 
 def promise(findings: Findings) -> str:

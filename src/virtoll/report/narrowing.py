@@ -8,6 +8,7 @@ import shlex
 from virtoll.analysis.narrowing import TIMES, Narrowing, narrowing, pace_of
 from virtoll.analysis.ratios import Toll, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
+from virtoll.plain import typed
 from virtoll.report.asked import command
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -122,9 +123,7 @@ def _here(findings: Findings, found: Narrowing, n: int) -> str:
         return ""
     if found.here is None:
         return " This run cannot be extended to as much: its intervals would be those of a run without a plan."
-    command = (
-        f"virtoll run {shlex.quote(str(findings.run.directory))} --blocks {found.here + findings.run.plan.blocks - n}"
-    )
+    command = f"virtoll run {typed(findings.run.directory)} --blocks {found.here + findings.run.plan.blocks - n}"
     return f" Gone on with, this run would need {found.here - n} more for as much (“{command}”)."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +11,7 @@ from virtoll.analysis.knees import told
 from virtoll.analysis.scaling import Law
 from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
+from virtoll.plain import typed
 from virtoll.report.numbers import size as memory_size
 from virtoll.report.packing import measured_by, memory_limit
 from virtoll.report.packing import said as density_said
@@ -239,7 +239,7 @@ def _density(plan: Sizing) -> str:
 
 
 def _directory(plan: Sizing) -> str:
-    return shlex.quote(str(plan.findings.run.directory))
+    return typed(plan.findings.run.directory)
 
 
 def as_json(plans: Sequence[Sizing]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.features import is_variant, supported
+from virtoll.plain import typed
 from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
@@ -90,7 +91,7 @@ def _more_blocks(part: Part, advice: Advice, n: int, needed: int, anew: int | No
 
 
 def _directory(part: Part) -> str:
-    return shlex.quote(str(part.findings.run.directory))
+    return typed(part.findings.run.directory)
 
 
 def _skipped(advice: Advice) -> Iterator[Untold]:

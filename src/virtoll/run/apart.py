@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from virtoll.errors import Problem, StudyError
 from virtoll.offers import Film
+from virtoll.plain import typed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import ELSEWHERE
 from virtoll.record.store import RunDirectory
@@ -52,7 +53,7 @@ def expect_as_begun(directory: RunDirectory, request: Request) -> None:
         raise StudyError([Problem(what, OPTION, "leave it out, or begin a new run")])
     if begun is not None and request.generator is None and not request.dry_run:
         what = "this run's generator is on another machine, and so it goes on"
-        remedy = f"virtoll run {directory.path}{generator_options(directory.environment)}"
+        remedy = f"virtoll run {typed(directory.path)}{generator_options(directory.environment)}"
         raise StudyError([Problem(what, str(directory.path), remedy)])
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.hosts.ledger import state_directory
+from virtoll.plain import typed
 from virtoll.record.calibration import Calibration
 
 # What may change and leave the machine the same: how much of its memory the kernel kept for itself.
@@ -45,7 +46,9 @@ def keep(found: Calibration) -> Path:
     except OSError as error:
         what = f"the calibration cannot be kept: {error.strerror}"
         raise StoreError(
-            what, where=str(path), remedy=f"make room, then `virtoll run {found.run}`: it is measured already"
+            what,
+            where=str(path),
+            remedy=f"make room, then `virtoll run {typed(found.run)}`: it is measured already",
         ) from error
     return path
 

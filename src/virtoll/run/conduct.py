@@ -8,7 +8,7 @@ from pathlib import Path
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.plain import listed
+from virtoll.plain import listed, typed
 from virtoll.record.model import Plan
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import apart, dry
@@ -45,7 +45,7 @@ def run_made(request: Request, study: Study, file: str) -> int:
         apart.expect_apart(study, file)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
-        raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
+        raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {typed(out)}`")])
     if request.dry_run:  # of several hosts: what each does, as this machine would
         return dry.show_plan(request, study, file, host)
     from virtoll.run import (

@@ -13,7 +13,7 @@ from virtoll.catalogue import features
 from virtoll.errors import GoneError, HostError
 from virtoll.hosts.ledger import ElsewhereError
 from virtoll.images.base import Images
-from virtoll.plain import printable
+from virtoll.plain import printable, typed
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import Arm, Extension
 from virtoll.record.store import RunDirectory
@@ -131,7 +131,7 @@ def _measure(
             return False, error.problem.what
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
-                told.say(f"interrupted; `virtoll run {directory.path}{request.going_on}` goes on")
+                told.say(f"interrupted; `virtoll run {typed(directory.path)}{request.going_on}` goes on")
             raise
         assert finished is not None
         return finished, ""
@@ -153,7 +153,7 @@ def finish(directory: RunDirectory, finished: bool, *, quiet: bool, why: str = "
             told = f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}"
             print(printable(told), file=out)
     if not finished:
-        print(f"{why or _cut_short(directory)}; `virtoll run {directory.path}{how}` goes on", file=out)
+        print(f"{why or _cut_short(directory)}; `virtoll run {typed(directory.path)}{how}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     _keep_calibration(findings.calibration, quiet=quiet)
     return exit_code(records, finished)

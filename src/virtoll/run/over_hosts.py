@@ -20,7 +20,7 @@ from typing import Any
 
 from virtoll.errors import StoreError, TrialError
 from virtoll.hosts.interrupts import held_off
-from virtoll.plain import listed
+from virtoll.plain import listed, typed
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
@@ -104,8 +104,8 @@ def _how(request: Request) -> str:
     """The options by which a run goes on, as a shell reads them: an IPv6 address is a pattern to it."""
     if request.host is not None:
         return f" {request.far} {shlex.quote(request.host)}"
-    tls = f" --tls {shlex.quote(str(request.tls))}" if request.tls is not None else ""
-    return f" {request.far} {shlex.quote(str(request.cluster))}{tls}"
+    tls = f" --tls {typed(request.tls)}" if request.tls is not None else ""
+    return f" {request.far} {typed(request.cluster)}{tls}"
 
 
 def _shared(there: Mapping[str, Environment], skipped: Sequence[SkippedArm], notes: Mapping[str, Any]) -> Environment:
@@ -188,7 +188,7 @@ def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> 
             measuring.give_up(f"{INTERRUPTED}{'by the user' if is_by_user else error}")
             if is_by_user:
                 with suppress(OSError):  # nobody may be there to be told
-                    told.say(f"interrupted; `virtoll run {directory.path}{how}` goes on")
+                    told.say(f"interrupted; `virtoll run {typed(directory.path)}{how}` goes on")
             raise
         left = len(directory.pending())
     if not left:

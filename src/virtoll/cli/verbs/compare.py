@@ -7,6 +7,7 @@ import gc
 
 from virtoll.cli import common
 from virtoll.errors import Problem, StudyError
+from virtoll.plain import typed
 from virtoll.report.begin import helped_to_measure
 
 _OF_AGAIN = ("blocks", "budget", "seed", "out")
@@ -33,7 +34,7 @@ def _expect_of_a_kind(arguments: argparse.Namespace) -> None:
         what = "that is of a run which measures both configurations again"
         problems.append(Problem(what, ", ".join(given), "virtoll compare RUN_A RUN_B --again"))
     if arguments.again and arguments.after is None:
-        remedy = f"`virtoll run {arguments.before} --blocks N` goes on with one that was made so"
+        remedy = f"`virtoll run {typed(arguments.before)} --blocks N` goes on with one that was made so"
         problems.append(Problem("it takes two runs to measure their configurations again", "--again", remedy))
     if arguments.junit and arguments.fail_over is None:
         what = "a test passes or fails, and without a threshold nothing does"

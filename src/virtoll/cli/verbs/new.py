@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from virtoll.plain import typed
 from virtoll.run import beginning
 
 
 def do(arguments: argparse.Namespace) -> int:
     """Write it."""
     path = beginning.begin(arguments.name, like=arguments.like)
-    print(f"{path} is written; change it, then `virtoll check {path}` and `virtoll run {path} --quick`")
+    word = typed(path)
+    print(f"{path} is written; change it, then `virtoll check {word}` and `virtoll run {word} --quick`")
     return 0

@@ -11,7 +11,7 @@ from virtoll.analysis.capacity import Grid
 from virtoll.analysis.sizing import Asked
 from virtoll.cli.parser import GRID, TESTBED_OUT
 from virtoll.errors import Problem, StudyError
-from virtoll.plain import printable
+from virtoll.plain import printable, typed
 from virtoll.run.named import is_ready_made
 
 TESTBED = "testbed"
@@ -61,10 +61,12 @@ def _users(arguments: argparse.Namespace) -> int:
     from virtoll.report.sizing_words import as_json, as_text
 
     if arguments.users is None:
-        raise StudyError([Problem("for how many users?", "--users", f"virtoll plan {arguments.what} --users 2000")])
+        raise StudyError(
+            [Problem("for how many users?", "--users", f"virtoll plan {typed(arguments.what)} --users 2000")]
+        )
     path = Path(arguments.what)
     if is_ready_made(arguments.what) and not path.is_dir():
-        remedy = f"`virtoll run {arguments.what}` first, and plan by the run directory that it makes"
+        remedy = f"`virtoll run {typed(arguments.what)}` first, and plan by the run directory that it makes"
         raise StudyError(
             [Problem("it is a study, and what it measures is not known before it ran", arguments.what, remedy)]
         )
