@@ -200,6 +200,22 @@ def test_a_law_that_does_not_hold_is_refused(levels: Any, values: Any, why: str)
     assert told.startswith(why)
 
 
+def test_what_is_uncertain_is_told_of_all_blocks_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the error of those that are left a law would hold that is not known to."""
+    fits: list[tuple[float, float, float] | None] = []
+
+    def fitted(levels: Any, logs: Any) -> tuple[float, float, float] | None:
+        fits.append(None if len(fits) == 3 else found(levels, logs))
+        return fits[-1]
+
+    found = scaling._fitted
+    monkeypatch.setattr(scaling, "_fitted", fitted)
+    told = scaling.fit(LEVELS, ramps(scaling.delivered(LEVELS, 100, 0.05, 0.0005)))
+    assert isinstance(told, str)
+    assert "without one of the blocks the fit does not converge" in told
+    assert len(fits) == 6, "of all blocks, and without each of five"
+
+
 # -- a search ------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,8 @@ def fit(levels: Floats, values: Floats) -> Law | str:
         far, most = off[worst] * 100, allowed[worst] * 100
         return f"it does not fit: {far:.0f} % off at {lower[worst]:g}, where up to {most:.0f} % could be by chance"
     foretold, measured = _foretold(lower, top, logs, found), summarise(logs[:, -1])
+    if foretold is None:
+        return "without one of the blocks the fit does not converge, and what is uncertain of it is not known"
     if why := _why_untrue(top, foretold, measured, [summarise(column) for column in logs[:, :-1].T]):
         return why
     return Law(*found, tuple(lower.tolist()), float(off.max()), float(top), _bounds(foretold), _bounds(measured))
@@ -115,12 +117,16 @@ def _fitted(levels: Floats, logs: Floats) -> tuple[float, float, float] | None:
     return math.exp(found[0]), float(found[1]), float(found[2])
 
 
-def _foretold(lower: Floats, top: float, logs: Floats, found: tuple[float, float, float]) -> Summary:
-    """Log of what the law says at the highest level; its error is the jackknife's over blocks."""
+def _foretold(lower: Floats, top: float, logs: Floats, found: tuple[float, float, float]) -> Summary | None:
+    """Log of what the law says at the highest level; its error is the jackknife's over blocks. None where there is none
+    without one of them: the error of those that are left would be too small.
+    """
     n, whole = len(logs), math.log(float(delivered(top, *found)))
     without = [_fitted(lower, np.delete(logs, block, axis=0)[:, :-1].mean(axis=0)) for block in range(n)]
-    known = np.array([math.log(float(delivered(top, *each))) for each in without if each is not None])
-    moved = known - whole
+    known = [math.log(float(delivered(top, *each))) for each in without if each is not None]
+    if len(known) < n:
+        return None
+    moved = np.array(known) - whole
     return Summary(whole, math.sqrt((n - 1) / n * float(moved @ moved)), n)
 
 
