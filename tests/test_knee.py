@@ -131,7 +131,7 @@ def refused(text: str) -> list[Problem]:
     return []
 
 
-CLOSED = TEXT.replace('loop = "open"\n', "").replace("connections = 500\n", "")
+CLOSED = TEXT.replace('loop = "open"\n', "").replace("connections = 500\n", "").replace("100000", "4000")
 VIEWERS = CLOSED.replace('name = "http"', 'name = "viewers"').replace(
     '["latency_p99 < 20 ms", "failed < 0.1 %"]',
     '["latency_p99 < 2 s", "stalled < 0.1 %", "stalls_per_hour < 1", "goodput_mbit_per_s > 0.8 Mbit/s"]',
@@ -198,6 +198,36 @@ def test_what_is_no_search_is_refused(old: str, new: str, told: str) -> None:
     problems = refused(TEXT.replace(old, new))
     assert any(told in problem.what for problem in problems), problems
     assert all(problem.where.startswith("carries.toml") for problem in problems), problems
+
+
+ON_DEMAND = (
+    CLOSED.replace('"nginx"', '"gst-rtsp"').replace('"http"', '"rtsp-viewers"').replace("most = 4000", "most = 51")
+)
+ON_DEMAND = ON_DEMAND.replace("least = 100", "least = 20").replace("latency_p99", "latency_p90")
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CLOSED.replace("most = 4000", "most = 4081"), "4,081 are to be connected at once, and by its settings nginx"),
+        (CLOSED.replace("most = 4000", "most = 4080"), ""),
+        (CLOSED.replace('name = "nginx"', 'name = "nginx"\nconnections = 8192').replace("4000", "8000"), ""),
+        (CLOSED.replace("most = 4000\n", ""), ""),  # the search ends at what it lets in, and says so
+        (VIEWERS.replace("most = 4000", "most = 4081"), "by its settings nginx lets 4,080 in"),
+        (TEXT, ""),  # whatever the rate, it is over 500 connections
+        (TEXT.replace("connections = 500", "connections = 5000"), "5,000 are to be connected at once"),
+        (ON_DEMAND, "51 are to be connected at once, and by its settings gst-rtsp lets 50 in"),
+        (ON_DEMAND.replace('name = "gst-rtsp"', 'name = "gst-rtsp"\nlive = true'), ""),
+        (ON_DEMAND.replace('name = "rtsp-viewers"', 'name = "rtsp-viewers"\ntransport = "tcp"'), ""),
+    ],
+)
+def test_a_services_own_settings_are_no_platforms_knee(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond 4,096 connections nginx closes what it accepts: the same knee on every platform, told as settled."""
+    monkeypatch.setattr("virtoll.loads.rtsp_viewers.RtspViewersLoad.check", lambda *_: [])
+    monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (2**20, True))
+    problems = refused(text)
+    assert [told in problem.what for problem in problems] == [True] * bool(told), problems
 
 
 @pytest.mark.usefixtures("ready")
@@ -267,7 +297,7 @@ def test_a_loop_that_is_no_list_is_told_once() -> None:
 @pytest.mark.usefixtures("ready")
 def test_users_are_counted() -> None:
     (problem,) = refused(CLOSED.replace("least = 100", "least = 0.5"))
-    assert problem.what == "0.5 to 100000 users are no whole numbers"
+    assert problem.what == "0.5 to 4000 users are no whole numbers"
 
 
 @pytest.mark.usefixtures("ready")

@@ -75,9 +75,12 @@ TOLLS = {"native": 1.0, "docker": 1.2, "xen-pv": 1.5}
 
 @dataclass
 class Crowds(FakeExperiment):
-    """Viewers of each of whom a server takes CPU (times the arm's toll), memory and packets; and 60 MiB for itself."""
+    """Viewers of each of whom a server takes CPU (times the arm's toll), memory and packets; and 60 MiB for itself.
+    Where it has less CPU than they take they stall.
+    """
 
     of: Any = None
+    most_cpus = math.inf
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         yield
@@ -85,9 +88,14 @@ class Crowds(FakeExperiment):
             viewers = int(trial.condition.get("load.viewers", trial.condition.get("load.rate_per_s", 1)))
         at = (1000 + 100 * trial.position) * SECOND
         server = str(trial.condition.get("server", ""))
-        notes.measured = _measured(self.of.servers[server].load if server else self.of.load, viewers, at)
         scatter = (1 + 0.01 * trial.block) * (1 + 1e-4 * math.sin(trial.position))  # of blocks, and of deployments
-        cpus = CPUS[server] * viewers * TOLLS[trial.arm.platform] * scatter
+        asked_cpus = CPUS[server] * viewers * TOLLS[trial.arm.platform] * scatter
+        cpus = min(asked_cpus, self.most_cpus)
+        load, stalled_percent = (
+            self.of.servers[server].load if server else self.of.load,
+            100 * (1.005 - cpus / asked_cpus),
+        )
+        notes.measured = _measured(load, viewers, at, stalled_percent)
         growing = {
             "cpu.usage_ns": cpus * 1e9,
             "net.rx_packets": viewers * PACKETS / 4,
@@ -106,14 +114,14 @@ class Crowds(FakeExperiment):
         notes.check("limits in force", True, "")
 
 
-def _measured(load: str, viewers: int, at: int) -> Measured:
-    """Five seconds of a window, a twentieth of them stalled."""
+def _measured(load: str, viewers: int, at: int, stalled_percent: float) -> Measured:
+    """Five seconds of a window."""
     events = Events(intended=viewers, offered=viewers, completed=viewers, failures={}, censored=0)
     window = Window(
         start_ns=at,
         duration_ns=5 * SECOND,
         work=viewers * 5.0,
-        values={"stalled_percent": 5.0},
+        values={"stalled_percent": stalled_percent},
         counts={},
         events={"start-up": events},
         cpu_ns=SECOND // 10,
@@ -128,6 +136,12 @@ def _measured(load: str, viewers: int, at: int) -> Measured:
         windows=[window],
         quantities=quantities,
     )
+
+
+class AtItsLimit(Crowds):
+    """As many as have what four and a half take natively."""
+
+    most_cpus = 4.5 * CPUS[""]
 
 
 @dataclass
@@ -243,6 +257,19 @@ def test_the_server_is_told_at_each_number_of_viewers(alone: Path) -> None:
     assert toll is not None
     assert toll.ratio is not None
     assert toll.ratio.value == pytest.approx(1.2, rel=3e-4)
+
+
+def test_a_server_at_its_limit_takes_no_more_for_each_further_viewer(tmp_path: Path) -> None:
+    """Of an arm that costs half more the slope was told through levels at which it had no more CPU to take: less."""
+    findings = find(run_of(tmp_path / "run", ALONE, "[1, 2, 3, 9, 40]", kind=AtItsLimit).path)
+    for platform in ("native", "docker"):  # docker's limit is at 3.75
+        added = by_each_further(findings.matrix, "server_cpus", arm(findings, platform), "load.viewers")
+        assert added is not None
+        assert added.value == pytest.approx(CPUS[""] * TOLLS[platform], rel=0.03)
+    xen = arm(findings, "xen-pv")  # at 3
+    assert by_each_further(findings.matrix, "server_cpus", xen, "load.viewers") is None, "two levels are no line"
+    (table,) = [table for table in Levels().tables(findings) if table.name == "levels-added"]
+    assert "at which viewers stalled for no more than 1 % of the time" in table.notes[0]
 
 
 def test_what_does_not_vary_has_no_curve(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from undisturbed import undisturbed
 from virtoll.errors import TrialError
 from virtoll.fakes import FakeLoad
 from virtoll.lab.others import Look
-from virtoll.loads.base import Bulk, Load, Measurement, Session
+from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session
 from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
@@ -24,11 +24,15 @@ from virtoll.loads.pgbench import Pgbench, PgbenchSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import (
+    ABSENT,
     ALL_THERE,
     BROWSER,
+    BUFFERS_HELD,
     DROPPED,
+    FALLEN_MS,
     GENERATOR_HEADROOM,
     JOINED,
+    STANDING,
     STARTING_MS,
     STAY,
     STAYED,
@@ -37,7 +41,6 @@ from virtoll.record.model import (
     WAKES,
     WAKES_LATE,
     Check,
-    Drain,
     Events,
     Measured,
     Quantity,
@@ -235,6 +238,33 @@ def test_connections_that_were_too_few_are_no_limit_of_the_service(connections: 
     assert {step.limit for step in knee.steps if step.told != "met"} == ({few} if connections == 1 else {""})
 
 
+@pytest.mark.parametrize(
+    ("most_served", "here", "ended", "why"),
+    [
+        (40, 10_000, "beyond most", "the service's own settings let no more than 40 viewers in"),
+        (40, 30, "beyond generator", "the generator cannot be asked for more than 30 viewers here"),
+        (40, 40, "beyond most", "the service's own settings let no more than 40 viewers in"),
+        (None, 10_000, "settled", ""),
+        (1000, 10_000, "settled", ""),
+    ],
+)
+def test_a_search_ends_at_what_a_services_settings_let_in(
+    monkeypatch: pytest.MonkeyPatch, most_served: int | None, here: float, ended: str, why: str
+) -> None:
+    """Who is turned away beyond that is turned away on every platform: it is a bound, and no knee."""
+    monkeypatch.setattr(FakeLoad, "most_here", lambda *_: here)
+    monkeypatch.setattr(FakeLoad, "intensity", Intensity("viewers", whole=True))
+    search = KneeSearch(KNEE, FakeLoad(), 1, "b01-t0001", most_served=most_served)
+    session = Scripted()
+    while search.asked is not None:
+        search.measure(session)
+    measured = search.measured()
+    assert measured.knee is not None
+    assert measured.knee.ended == ended
+    assert measured.notes == ([why] if why else [])
+    assert ended == "settled" or measured.knee.lower == min(most_served or here, here)
+
+
 @pytest.mark.parametrize(("users", "ended"), [(1, "beyond generator"), (2, "settled")])
 def test_users_of_a_program_that_were_too_few_are_no_limit_of_the_service(users: int, ended: str) -> None:
     """At 51 to 60 a second, as above. pgbench tells its latency from when a transaction was due, and has one user where
@@ -411,19 +441,35 @@ def test_a_server_that_cuts_participants_off_has_not_served_them(lost: int, ende
     assert {tuple(step.missed) for step in knee.steps} == ({(), (STAYED,)} if ended == "settled" else {()})
 
 
+def counting(at: float, counts: dict[str, int]) -> Measurement:
+    some = measured_at(at, FAST)
+    return replace(some, window=some.window.model_copy(update={"counts": {**some.window.counts, **counts}}))
+
+
 @pytest.mark.parametrize(
-    ("begun", "drained", "never"),
-    [(1100, 0, False), (1080, 0, False), (1079, 0, True), (1030, 50, False), (1029, 50, True)],
+    ("counts", "owed"),
+    [
+        ({ABSENT: 1}, ""),
+        ({ABSENT: 4}, ALL_THERE),
+        ({STANDING: 100, FALLEN_MS: 900}, ""),  # of 100 viewer-seconds that were played 0.9 did not come
+        ({STANDING: 100, FALLEN_MS: 1001}, BUFFERS_HELD),
+        ({STANDING: 0, FALLEN_MS: 0}, ""),
+    ],
 )
-def test_who_gathered_and_never_began_was_not_there(begun: int, drained: int, never: bool) -> None:
-    """Of a thousand, beside a hundred who came anew: twenty may be missing. Who began after its end is none of it."""
-    views = Events(intended=begun, offered=begun, completed=begun, failures={}, censored=0)
-    anew = Events(intended=100, offered=100, completed=100, failures={}, censored=0)
-    late = anew.model_copy(update={"drain": Drain(under_way=drained, completed=drained, end_ns=2 * 10**9)})
-    events = {"start-up": late if drained else anew, VIEW: views}
-    window = Window(start_ns=0, duration_ns=10**9, work=100, events=events, at=1000)
-    assert proofs.some_never_began(window, "start-up") is never
-    assert not proofs.some_never_began(window.model_copy(update={"at": None}), "start-up"), "all joins are told"
+def test_viewers_who_do_not_stall_yet_are_not_served_for_long(counts: dict[str, int], owed: str) -> None:
+    """Who gathered and never began cannot stall; nor does who lives on what it read ahead, until that is gone."""
+    window = counting(100.0, counts).window.model_copy(update={"at": 100.0, "duration_ns": 10**9})
+    assert proofs.some_never_began(window) is (owed == ALL_THERE)
+    assert not proofs.some_never_began(window.model_copy(update={"at": None})), "all joins are told"
+    assert proofs.buffers_fell(window) is (owed == BUFFERS_HELD)
+
+    def beyond(at: float) -> Measurement:
+        return counting(at, {key: math.ceil(count * at / 100) for key, count in counts.items()})
+
+    knee = searched(Scripted(beyond)).knee
+    assert knee is not None
+    assert (knee.ended == "settled") is bool(owed)
+    assert {tuple(step.missed) for step in knee.steps} == ({(), (owed,)} if owed else {()})
 
 
 @pytest.mark.parametrize(

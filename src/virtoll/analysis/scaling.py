@@ -74,15 +74,16 @@ def fit(levels: Floats, values: Floats) -> Law | str:
         far, most = off[worst] * 100, allowed[worst] * 100
         return f"it does not fit: {far:.0f} % off at {lower[worst]:g}, where up to {most:.0f} % could be by chance"
     foretold, measured = _foretold(lower, top, logs, found), summarise(logs[:, -1])
-    if foretold is None:
-        return "without one of the blocks the fit does not converge, and what is uncertain of it is not known"
-    if why := _why_untrue(top, foretold, measured, [summarise(column) for column in logs[:, :-1].T]):
+    why = _why_untrue(top, foretold, measured, [summarise(column) for column in logs[:, :-1].T])
+    if why or foretold is None:
         return why
     return Law(*found, tuple(lower.tolist()), float(off.max()), float(top), _bounds(foretold), _bounds(measured))
 
 
-def _why_untrue(top: float, foretold: Summary, measured: Summary, fitted: list[Summary]) -> str:
+def _why_untrue(top: float, foretold: Summary | None, measured: Summary, fitted: list[Summary]) -> str:
     """Why a law that fits does not hold at the level that it foretells, or cannot be told to; "" where it does."""
+    if foretold is None:
+        return "without one of the blocks the fit does not converge, and what is uncertain of it is not known"
     apart, allowed = abs(foretold.mean - measured.mean), foretold.half_width() + measured.half_width()
     if apart > max(math.log1p(TOLERANCE), allowed):
         return (

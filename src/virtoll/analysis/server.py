@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
@@ -91,21 +92,38 @@ def _memory_inside(inside: Mapping[tuple[str, str], Series], span: Span) -> floa
 
 def by_each_further(matrix: Matrix, metric: str, arm: Arm, path: str = LEVEL) -> Estimate | None:
     """What each further participant, viewer or request a second adds to a metric: in each block the slope of a line
-    (least squares) through the levels at which the objective was met, if there is one: beyond, a server at its limit
-    takes no more and delivers less. Of those slopes the mean; None where no block has three such levels.
+    (least squares) through the levels at which the objective was met, if there is one, and viewers hardly stalled:
+    beyond, a server at its limit takes no more and delivers less. Of those slopes the mean; None where no block has
+    three such levels.
     """
     values = matrix.values(metric)[:, matrix.arms.index(arm), :]
+    served = _served(matrix, arm)
     at = np.array([float(condition.get(path, np.nan)) for condition in matrix.conditions])
     slopes = []
-    for block, row in zip(matrix.blocks, values, strict=True):
+    for block, row, flowed in zip(matrix.blocks, values, served, strict=True):
         met = [not missed_of_its_own(matrix, block, arm, condition) for condition in matrix.conditions]
-        known = np.isfinite(row) & np.isfinite(at) & met
+        known = np.isfinite(row) & np.isfinite(at) & met & flowed
         slopes.append(float(np.polyfit(at[known], row[known], 1)[0]) if len(set(at[known])) >= 3 else np.nan)
     if not np.isfinite(slopes).any():
         return None
     return matrix.mean(np.array(slopes), matrix.metrics[metric].unit).with_method(
         "mean over blocks of the slope by levels"
     )
+
+
+MOST_STALLED_PERCENT = 1.0
+
+
+def stalled(matrix: Matrix) -> str:
+    """The metric of how long viewers stood still; "" where it is not viewers who watch."""
+    return next((name for name in matrix.metrics if name.endswith(".stalled_percent")), "")
+
+
+def _served(matrix: Matrix, arm: Arm) -> npt.NDArray[np.bool_]:
+    """[block, condition] Where viewers, if it is they who watch, stood still for no more than 1 % of their time."""
+    if not (name := stalled(matrix)):
+        return np.full((len(matrix.blocks), len(matrix.conditions)), fill_value=True)
+    return np.asarray(matrix.values(name)[:, matrix.arms.index(arm), :] <= MOST_STALLED_PERCENT)  # NaN: nobody watched
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ from virtoll.loads.base import (
 from virtoll.loads.conversation import ahead_s, conversing
 from virtoll.offers import Film, Offer
 from virtoll.record.model import (
+    ABSENT,
+    FALLEN_MS,
     MEDIA_AGE,
+    STANDING,
     STARTING_MS,
     THERE_MS,
     VIEW,
@@ -404,6 +407,8 @@ def measurement_of(
             "body_bytes": window["media_bytes"],
             **{name: window[name] for name in counted},
             **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
+            **_buffers(window),
+            ABSENT: views["absent"],
             **counts,
             **({} if report["rests_ns"] is None else _going_on(window)),
         },
@@ -411,6 +416,15 @@ def measurement_of(
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness))
+
+
+def _buffers(window: dict[str, Any]) -> dict[str, int]:
+    """By how much buffers fell. What comes in pieces longer than the window may all have come before it: so much less
+    is ahead at the most within it, and nothing is wrong.
+    """
+    pieces_ns = max(0, window["most_ns"] - (window["end_ns"] - window["start_ns"]))
+    fallen_ns = window["fallen_ns"] - window["standing"] * pieces_ns
+    return {STANDING: window["standing"], FALLEN_MS: max(0, fallen_ns) // 10**6}
 
 
 _STATES = ("playing_ns", "stalled_ns", "starting_ns", "gone_ns")

@@ -37,7 +37,8 @@ class Step(_Record):
     told: Told
     # By the objective's metrics; None: worse than any, as what failed is. One that could not be told is missing.
     values: dict[str, float | None]
-    missed: list[str] = []  # the parts of the objective that were not met; or that not all users were there, or stayed
+    # The parts of the objective that were not met; or that not all users were there, or stayed, or that buffers fell.
+    missed: list[str] = []
     limit: str = ""  # what was in the way of the generator; "" of nothing, or where it did not matter
 
 

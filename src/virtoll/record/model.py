@@ -85,6 +85,7 @@ BROWSER = "browser"  # the key of a window's events that are browsers which watc
 ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"
 ALL_THERE = "all users were there in the window"
 STAYED = "participants stayed"
+BUFFERS_HELD = "buffers held"  # what a search asks for besides, of viewers who read ahead
 BESIDE_IT = " beside it: "  # in the names of checks of other servers, behind theirs
 # The keys, in a window's counts, of times at which a viewer was to go on reading, and did so more than LATE_NS late.
 WAKES, WAKES_LATE = "wakes", "wakes_late"
@@ -99,6 +100,9 @@ PRESENT = "present_percent"  # the quantity of participants who are in, of those
 # and of all their time, in ms. The same of a closed loop's users, who have no answer yet while others have one after
 # another.
 STARTING_MS, THERE_MS = "starting_ms", "there_ms"
+# The keys, in a window's counts, of viewers who played all through it and whose media had not all come, and of the
+# media by which their buffers fell, all together, in ms; and of those who had gathered and did not play when it ended.
+STANDING, FALLEN_MS, ABSENT = "standing", "fallen_ms", "absent"
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.server import by_each_further, is_held
+from virtoll.analysis.server import MOST_STALLED_PERCENT, by_each_further, is_held, stalled
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.probe_views import View
@@ -201,6 +201,8 @@ def added(whose: Mapping[str, Findings], along: Along) -> Table | None:
     units = {name: told[0].matrix.metrics[name].unit for name, _ in _ADDED}
     heads = (*(["Server"] if len(whose) > 1 else []), "Arm", *(f"{title} [{units[name]}]" for name, title in _ADDED))
     which = "at which a deployment met the objective" if any(is_held(f.matrix) for f in told) else "that are valid"
+    if any(stalled(f.matrix) for f in told):
+        which += f" and at which viewers stalled for no more than {MOST_STALLED_PERCENT:g} % of the time"
     notes = (
         f"The slope of a straight line (least squares) through the levels, three at least, {which}; mean over blocks "
         f"with 95 % intervals. It says nothing of {along.many} beyond the highest of them.",

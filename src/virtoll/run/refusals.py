@@ -48,6 +48,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_knees(asked, file),
         *dict.fromkeys(problem for each in asked for problem in _of_ramp(study, each, file)),
         *dict.fromkeys(problem for each in asked for problem in _of_room(each, file)),
+        *dict.fromkeys(problem for each in asked for problem in _of_places(each, file)),
         *dict.fromkeys(problem for each in asked for problem in of_generators(each, file)),
     ]
 
@@ -127,6 +128,21 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
             remedy = f"write {key} = {come} or more, or let fewer come"
             problems.append(Problem(what, f"{file}: [service] {key}", remedy))
     return problems
+
+
+def _of_places(treatment: Treatment, file: str) -> list[Problem]:
+    """The same of viewers and connections. A search whose `most` is not written ends at what the service lets in."""
+    work, knee = treatment.work, treatment.knee
+    if not isinstance(work, Driven) or (most := work.most_users) is None:
+        return []
+    load, where = work.load, "[load]"
+    users = getattr(load.settings, "viewers", getattr(load.settings, "connections", 0))
+    if knee is not None and load.intensity.whole:
+        where, users = "[knee] most", round(knee.least if knee.most == Knee.most else knee.most)
+    if users <= most:
+        return []
+    what = f"{users:,} are to be connected at once, and by its settings {work.service.name} lets {most:,} in"
+    return [Problem(what, f"{file}: {where}", "let it take more, in [service], or let fewer come")]
 
 
 def _of_browsers(work: Driven, file: str) -> list[Problem]:

@@ -6,7 +6,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from virtoll.errors import Problem
 from virtoll.films import Form
@@ -48,6 +48,12 @@ class Service(Part):
     def ports(self) -> tuple[Port, ...]:
         """Where users reach it, under these settings."""
         return (Port(self.port),)
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int | None:  # noqa: ARG002
+        """How many users its settings let be connected at once, of whom each takes what comes over ``transport``; None:
+        they set no limit. Nobody's knee is beyond it: that would be the settings', and the same on every platform.
+        """
+        return None
 
     @property
     def image(self) -> Wanted:

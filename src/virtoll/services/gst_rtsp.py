@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from virtoll import films
 from virtoll.errors import Problem
@@ -53,6 +53,11 @@ class GstRtsp(Service):
     def ports(self) -> tuple[Port, ...]:
         """RTSP, and where it sends from and is reported to over UDP."""
         return (Port(self.port), self._media_ports)
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int | None:
+        """See `Service.most_users`: where each has ports of its own."""
+        are_together = self.settings.live or self.settings.published
+        return None if transport == "tcp" or are_together else self.settings.udp_viewers
 
     @property
     def _media_ports(self) -> Port:

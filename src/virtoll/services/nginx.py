@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from virtoll.services import daemon
 from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer, WebServerSettings
@@ -17,6 +17,15 @@ _TLS = f"""\
         ssl_session_cache off;
         ssl_session_tickets off;
 """
+
+
+# Of a worker's connections: sockets that listen, its master, whoever looks whether it answers, and some to spare.
+_ITS_OWN = 16
+
+
+def nginx_users(workers: int, connections: int) -> int:
+    """How many can be connected to nginx at once, where each worker may have so many connections."""
+    return workers * max(1, connections - _ITS_OWN)
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,10 @@ class Nginx(WebServer):
     packages: ClassVar[tuple[str, ...]] = ("nginx",)
     Settings: ClassVar[type[NginxSettings]] = NginxSettings
     settings: NginxSettings
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`."""
+        return nginx_users(self.settings.workers, self.settings.connections)
 
     def configuration(self) -> str:
         """nginx.conf."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError, Problem, TrialError
@@ -18,6 +18,7 @@ from virtoll.offers import Content, LiveClip, LiveHttp, Offer, Tcp
 from virtoll.platforms.base import Instance
 from virtoll.services import clips, daemon, live
 from virtoll.services.base import Service, Visitor
+from virtoll.services.nginx import nginx_users
 from virtoll.services.origin import CACHE_CONTROL, ROOT
 from virtoll.units import within
 
@@ -44,6 +45,10 @@ class NginxLlHls(Service):
     holds: ClassVar[tuple[type[Content], ...]] = (LiveClip,)
     Settings: ClassVar[type[NginxLlHlsSettings]] = NginxLlHlsSettings
     settings: NginxLlHlsSettings
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`."""
+        return nginx_users(self.settings.workers, self.settings.connections)
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
         """Make the files of parts and segments; a directory of its own says which round is held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from virtoll import films
 from virtoll.errors import Problem
@@ -13,6 +13,7 @@ from virtoll.offers import Content, Film, Offer, Port, Rtmp, Tcp
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, rtmp
 from virtoll.services.base import Service, Visitor
+from virtoll.services.nginx import nginx_users
 from virtoll.units import within
 
 _STATUS = b"GET /stat HTTP/1.0\r\n\r\n"
@@ -56,6 +57,10 @@ class NginxRtmp(Service):
     def ports(self) -> tuple[Port, ...]:
         """RTMP, and the page of its statistics."""
         return (Port(self.port), Port(self.status_port))
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`."""
+        return nginx_users(self.settings.workers, self.settings.connections)
 
     def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """Live streams are of the worker to which they are published."""

@@ -254,7 +254,8 @@ class LabExperiment:
                 subject = RampedService if work.load.levels else DrivenService
                 yield subject(*there, treatment.rotation, others)
             else:
-                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id, treatment.generators)
+                knee, most = treatment.knee, work.most_users
+                search = KneeSearch(knee, work.load, client.cpus, trial.id, treatment.generators, most_served=most)
                 yield SearchedService(*there, treatment.rotation, search=search)
 
     def _session(

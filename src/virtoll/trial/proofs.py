@@ -19,11 +19,13 @@ from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
 from virtoll.record.knee import Objective
 from virtoll.record.model import (
+    ABSENT,
     ALL_THERE,
     ANSWERED,
     CORRECTLY,
     COVERAGE,
     DROPPED,
+    FALLEN_MS,
     GENERATOR_HEADROOM,
     INTENDED,
     JOINED,
@@ -38,6 +40,7 @@ from virtoll.record.model import (
     PRESENT,
     SENDS,
     SENDS_LATE,
+    STANDING,
     STARTING_MS,
     STAY,
     STAYED,
@@ -157,6 +160,7 @@ def _broke_off(views: Events) -> dict[str, int]:
 
 
 _BEGINNING_SHARE = 0.02  # of all users' time
+_FALLEN_SHARE = 0.01  # of what was played
 
 _UNTOLD = "the load does not tell how many failed"
 
@@ -312,17 +316,19 @@ def some_were_not_there(window: Window) -> bool:
     return not _are_there(*_beginning_ms([window]))
 
 
-def some_never_began(window: Window, startup: str) -> bool:
+def some_never_began(window: Window) -> bool:
     """Of viewers who stay from window to window of a search: whether more of those who had gathered than may be missing
-    never began to play until its end, and so could not stall. ``startup``: the key of the start-ups, which are of those
-    who come anew within the window, and told by themselves.
+    did not play at its end, and so could not stall. Of those who come anew within the window start-ups are told.
     """
-    if window.at is None or VIEW not in window.events or startup not in window.events:
-        return False
-    anew = window.events[startup]
-    later = 0 if anew.drain is None else anew.drain.completed  # they began after its end
-    gathered = window.events[VIEW].offered - (anew.completed - later)
-    return gathered < (1 - _BEGINNING_SHARE) * window.at
+    return window.at is not None and window.counts.get(ABSENT, 0) > _BEGINNING_SHARE * window.at
+
+
+def buffers_fell(window: Window) -> bool:
+    """Whether viewers who played all through a window lived on what was read ahead: less came than they played. None
+    of them stalls yet, but goes on so until all do.
+    """
+    played_ms = window.counts.get(STANDING, 0) * window.duration_ns / 1e6
+    return window.counts.get(FALLEN_MS, 0) > _FALLEN_SHARE * played_ms
 
 
 def some_were_not_in(window: Window, objectives: Sequence[Objective]) -> bool:

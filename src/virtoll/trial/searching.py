@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtoll.errors import TrialError
@@ -15,6 +16,7 @@ from virtoll.monitor import Watched
 from virtoll.record import knee as record
 from virtoll.record.model import (
     ALL_THERE,
+    BUFFERS_HELD,
     DROPPED,
     GENERATOR_HEADROOM,
     INTENDED,
@@ -40,16 +42,27 @@ from virtoll.units import format_duration, plural
 
 class KneeSearch:
     """A search at a load's session, a window at a time. ``trial``: its name, of which the steps between intensities are
-    drawn; ``cpus``: the generator's; ``generators``: how many ask, each with ports and open files of its own.
+    drawn; ``cpus``: the generator's; ``generators``: how many ask, each with ports and open files of its own;
+    ``most_served``: users, more than whom the service's settings let nobody in.
     """
 
-    def __init__(self, settings: Knee, load: Load, cpus: int, trial: str, generators: int = 1) -> None:
+    def __init__(
+        self,
+        settings: Knee,
+        load: Load,
+        cpus: int,
+        trial: str,
+        generators: int = 1,
+        *,
+        most_served: int | None = None,
+    ) -> None:
         self._settings, self._load, self._cpus = settings, load, cpus
         self._objectives = [parse(text, load.quantities) for text in settings.objective]
         offset = 1 - random.Random(trial).random()
         whole = load.intensity.whole
         self._most_here = max(settings.least, generators * load.most_here(cpus))
-        most = min(settings.most, self._most_here)
+        self._most_served = math.inf if most_served is None or not whole else max(settings.least, most_served)
+        most = min(settings.most, self._most_here, self._most_served)
         intensities = levels(settings.least, most, settings.precision_share, whole=whole, offset=offset)
         self._search = search(intensities, settings.windows)
         self._measurements: list[Measurement] = []
@@ -86,8 +99,9 @@ class KneeSearch:
         bad = missed([each for each in self._objectives if each.metric in values], values)
         texts = [each.text for each in bad] + [WENT_ON] * proofs.some_broke_off(window)
         texts += [STAYED] * proofs.some_were_cut_off(window)
-        never_came = proofs.some_never_began(window, self._load.request)
+        never_came = proofs.some_never_began(window)
         texts += [ALL_THERE] * (never_came or proofs.some_were_not_in(window, self._objectives))
+        texts += [BUFFERS_HELD] * proofs.buffers_fell(window)
         browsers = self._why_browsers_told_nothing(window, values)
         if untold and not texts and not browsers:
             raise TrialError(
@@ -127,8 +141,8 @@ class KneeSearch:
         measured, settings, found = self._load.measured(self._measurements), self._settings, self._found
         if found is None:
             return measured
-        is_cut = found.ended == "beyond most" and self._most_here < settings.most
-        at_most = f"the generator cannot be asked for more than {self._most_here:,.0f} {self._load.intensity.unit} here"
+        is_beyond = found.ended == "beyond most"
+        is_cut = is_beyond and self._most_here < min(settings.most, self._most_served)
         knee = record.Knee(
             unit=self._load.intensity.unit,
             objective=self._objectives,
@@ -139,8 +153,16 @@ class KneeSearch:
             upper=found.upper,
             steps=self._steps,
         )
-        notes = [*measured.notes, at_most] if is_cut else measured.notes
+        notes = [*measured.notes, *self._why_no_more()] if is_beyond else measured.notes
         return measured.model_copy(update={"knee": knee, "notes": notes})
+
+    def _why_no_more(self) -> Iterator[str]:
+        """Who ended a search that nothing missed, where that was not its own ``most``."""
+        unit = self._load.intensity.unit
+        if self._most_here < min(self._settings.most, self._most_served):
+            yield f"the generator cannot be asked for more than {self._most_here:,.0f} {unit} here"
+        elif self._most_served < self._settings.most:
+            yield f"the service's own settings let no more than {self._most_served:,.0f} {unit} in"
 
     @property
     def measurements(self) -> Sequence[Measurement]:

@@ -28,6 +28,11 @@ class Driven:
     origin: Service | None
     load: Load
 
+    @property
+    def most_users(self) -> int | None:
+        """How many users the service's settings let in (`Service.most_users`)."""
+        return self.service.most_users(getattr(self.load.settings, "transport", "tcp"))
+
 
 @dataclass(frozen=True)
 class Probed:

@@ -157,7 +157,7 @@ fn a_crowd_grows_stays_and_shrinks() {
         assert_eq!(report["views"]["failures"], json!({}));
     }
     // Those who are ordered away before the window are no part of it.
-    let stayed = |viewers: usize| json!({"begun": viewers, "left": 0, "failures": {}});
+    let stayed = |viewers: usize| json!({"begun": viewers, "left": 0, "absent": 0, "failures": {}});
     assert_eq!(
         (&reports[1]["views"], &reports[4]["views"]),
         (&stayed(3), &stayed(2))
@@ -250,6 +250,63 @@ pub fn asked(listener: &TcpListener) -> TcpStream {
 fn begin(connection: &mut TcpStream) {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n01234567890123456789";
     connection.write_all(answer).unwrap();
+}
+
+/// A server that keeps sending less than is played is seen by what is ahead, long before anybody stalls.
+#[test]
+fn a_buffer_that_empties_is_told_of_who_plays_all_through_the_window() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut spec = spec(listener.local_addr().unwrap());
+    (spec.threads, spec.player.buffer_ns) = (1, HOUR_NS);
+    let (over, is_over) = std::sync::mpsc::channel();
+    let serve = move || {
+        let mut connection = asked(&listener);
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
+        connection.write_all(answer).unwrap();
+        connection.write_all(&[0; 1_000_000]).unwrap(); // a quarter of an hour, and no more
+        let _ = is_over.recv();
+    };
+    let has_all =
+        |report: &Value| report["views"]["begun"] == 1 && report["window"]["media_bytes"] == 0;
+    let reports = thread::scope(|scope| {
+        scope.spawn(serve);
+        let again = |told: &[Value]| told.len() < 2 || !told.iter().rev().take(2).all(has_all);
+        let reports = told_while(&spec, |told| again(told).then(|| order(1, Some(0))));
+        drop(over);
+        reports
+    });
+    let window = &reports.last().unwrap()["window"];
+    assert_eq!(
+        (&window["standing"], &window["most_ns"]),
+        (&json!(1), &json!(0)),
+        "{window}"
+    );
+    assert!(window["fallen_ns"].as_i64().unwrap() > 0, "{window}");
+}
+
+/// Its place was counted among those who played, as long as others had begun anew.
+#[test]
+fn who_gathered_and_never_began_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (over, is_over) = std::sync::mpsc::channel();
+    let serve = move || {
+        let (mut plays, _waits) = (asked(&listener), asked(&listener));
+        begin(&mut plays);
+        let _ = is_over.recv();
+    };
+    let plays = |report: &Value| report["views"]["begun"] == 1;
+    let reports = thread::scope(|scope| {
+        scope.spawn(serve);
+        let again = |told: &[Value]| !told.last().is_some_and(plays);
+        let reports = told_while(&spec, |told| again(told).then(|| order(2, Some(0))));
+        drop(over);
+        reports
+    });
+    for report in &reports {
+        let absent = if plays(report) { 1 } else { 2 };
+        assert_eq!(report["views"]["absent"], absent, "{report}");
+    }
 }
 
 #[test]

@@ -83,6 +83,11 @@ pub struct Window {
     /// Media played; unpaced: media that came.
     media_ns: i64,
     stalls: u64,
+    /// Viewers who played all through it and whose media had not all come; by how much their buffers fell, all together
+    /// (less than nothing: they filled); and the most media that came to one at once.
+    standing: u64,
+    fallen_ns: i64,
+    most_ns: i64,
     media_bytes: u64,
     answers: u64,
     segments: u64,
@@ -132,11 +137,13 @@ pub struct Drain {
 }
 
 /// Viewers that played when the order came, or began to until the window's end: those that `left` as they should, and
-/// those that failed. The others watched to the window's end.
+/// those that failed. The others watched to the window's end. `absent`: who had not begun by then, and whose join is none
+/// of `Joins`: it gathered before the window, and nobody plays in its place.
 #[derive(Debug, Serialize)]
 pub struct Views {
     begun: u64,
     left: u64,
+    absent: u64,
     failures: BTreeMap<String, u64>,
 }
 
@@ -302,6 +309,9 @@ impl Report {
                 gone_ns: tally.gone_ns,
                 media_ns: watched.media_ns,
                 stalls: watched.stalls,
+                standing: tally.standing,
+                fallen_ns: tally.fallen_ns,
+                most_ns: watched.most_ns,
                 media_bytes: seen.media_bytes,
                 answers: seen.answers,
                 segments: seen.segments,
@@ -325,6 +335,7 @@ impl Report {
             views: Views {
                 begun: tally.begun,
                 left: tally.left,
+                absent: tally.absent,
                 failures: tally.broken.by_kind(),
             },
             connects: tally.connects,

@@ -26,6 +26,7 @@ impl<'a> Worker<'a> {
             random: Random::derived(seed, number as u64),
             due_ns: i64::MAX,
             gone_ns: None,
+            never_began: true,
             connection: Connection::default(),
             sockets: Sockets::default(),
             mode: Mode::Open,
@@ -70,8 +71,17 @@ impl<'a> Worker<'a> {
     }
 
     pub(super) fn begin_window(&mut self, now_ns: i64) {
-        if matches!(self.phase, Phase::Before) && now_ns >= self.tally.watched.from_ns {
+        let from_ns = self.tally.watched.from_ns;
+        if matches!(self.phase, Phase::Before) && now_ns >= from_ns {
             self.phase = Phase::Within(CpuTime::of_thread());
+            let views = self
+                .places
+                .iter_mut()
+                .filter_map(|place| place.view.as_mut());
+            for view in views.filter(|view| view.began_ns.is_some()) {
+                view.player.advance(from_ns, &mut self.tally.watched);
+                view.ahead_ns = Some(view.player.peak_ns());
+            }
         }
     }
 
@@ -115,6 +125,12 @@ impl<'a> Worker<'a> {
             match &mut place.view {
                 Some(view) => {
                     view.player.advance(until_ns, &mut self.tally.watched);
+                    self.tally.absent += u64::from(view.is_absent(self.order));
+                    let before_ns = view.ahead_ns.take();
+                    if let Some(ns) = before_ns.and_then(|ns| view.player.fallen_ns(ns)) {
+                        self.tally.standing += 1;
+                        self.tally.fallen_ns = self.tally.fallen_ns.saturating_add(ns);
+                    }
                     view.protocol.end_window(&mut Now {
                         ns: until_ns,
                         player: &mut view.player,
@@ -123,6 +139,7 @@ impl<'a> Worker<'a> {
                     });
                 }
                 None => {
+                    self.tally.absent += u64::from(place.never_began);
                     if let Some(gone_ns) = &mut place.gone_ns {
                         self.tally.gone_ns += self.tally.watched.part_ns(*gone_ns, until_ns);
                         *gone_ns = until_ns.max(*gone_ns); // told; another may come while others are waited for

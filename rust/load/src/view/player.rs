@@ -33,6 +33,8 @@ pub struct Watched {
     pub media_ns: i64,
     /// Stalls that began within it.
     pub stalls: u64,
+    /// The most media that came to one viewer at once.
+    pub most_ns: i64,
 }
 
 impl Watched {
@@ -59,6 +61,7 @@ impl Watched {
         self.stalled_ns += other.stalled_ns;
         self.media_ns = self.media_ns.saturating_add(other.media_ns);
         self.stalls += other.stalls;
+        self.most_ns = self.most_ns.max(other.most_ns);
     }
 }
 
@@ -90,6 +93,8 @@ pub struct Player {
     /// Media that came, and that the play head is at by `told_ns`.
     got_ns: i64,
     head_ns: i64,
+    /// The most that was ahead of the play head since it was last asked for.
+    peak_ns: i64,
     is_whole: bool,
     /// It may be whole: only what comes, or does not, will tell.
     may_be_whole: bool,
@@ -104,6 +109,7 @@ impl Player {
             told_ns: now_ns,
             got_ns: 0,
             head_ns: 0,
+            peak_ns: 0,
             is_whole: false,
             may_be_whole: false,
         }
@@ -136,6 +142,19 @@ impl Player {
     /// Media ahead of the play head, by when it was last told the time.
     pub fn ahead_ns(&self) -> i64 {
         self.got_ns - self.head_ns
+    }
+
+    /// The most that was ahead of the play head since this was last called.
+    pub fn peak_ns(&mut self) -> i64 {
+        let ahead_ns = self.ahead_ns();
+        std::mem::replace(&mut self.peak_ns, ahead_ns)
+    }
+
+    /// How much less than `before_ns` was ahead at the most since `peak_ns` was called: what a server that sends less than
+    /// is played takes of a buffer, long before there is a stall. None: all has come, and the buffer empties as it should.
+    pub fn fallen_ns(&self, before_ns: i64) -> Option<i64> {
+        let may_end = self.is_whole || self.may_be_whole;
+        (!may_end).then(|| before_ns - self.peak_ns)
     }
 
     /// When, if nothing comes, no more than this will be ahead of the play head; None: not before something comes.
@@ -189,6 +208,9 @@ impl Player {
         self.advance(now_ns, watched);
         self.got_ns = self.got_ns.saturating_add(media_ns); // a server says how long a segment is
         self.is_whole |= is_whole;
+        if watched.holds(now_ns) {
+            watched.most_ns = watched.most_ns.max(media_ns);
+        }
         if !self.rules.paced {
             self.head_ns = self.got_ns;
             if watched.holds(now_ns) {
@@ -202,6 +224,7 @@ impl Player {
             }
             return;
         }
+        self.peak_ns = self.peak_ns.max(self.ahead_ns());
         let wanted_ns = match self.state {
             State::Starting => self.rules.startup_ns,
             State::Stalled => self.rules.resume_ns,

@@ -45,6 +45,39 @@ fn a_stall_begins_where_the_media_end_however_late_that_is_noticed() {
 }
 
 #[test]
+fn a_buffer_falls_long_before_it_is_dry() {
+    let (mut player, mut watched) = begun();
+    player.media(0, 100, false, &mut watched);
+    player.advance(50, &mut watched);
+    assert_eq!(player.peak_ns(), 100);
+    for now_ns in (60..100).step_by(10) {
+        player.media(now_ns, 5, false, &mut watched); // half of what is played
+    }
+    assert_eq!(
+        player.fallen_ns(100),
+        Some(50),
+        "it was 50 when last asked for, and less since"
+    );
+    assert_eq!((watched.stalls, watched.most_ns), (0, 100));
+    player.media(110, 70, false, &mut watched);
+    assert_eq!((player.ahead_ns(), player.fallen_ns(100)), (80, Some(20)));
+    player.media(120, 1, true, &mut watched);
+    assert_eq!(player.fallen_ns(100), None, "it may empty");
+}
+
+#[test]
+fn a_buffer_that_is_refilled_does_not_fall() {
+    let (mut player, mut watched) = begun();
+    player.media(0, 100, false, &mut watched);
+    for now_ns in (25..1000).step_by(25) {
+        player.media(now_ns, 25, false, &mut watched);
+        let before_ns = player.peak_ns();
+        player.media(now_ns, 0, false, &mut watched);
+        assert_eq!(player.fallen_ns(before_ns), Some(0));
+    }
+}
+
+#[test]
 fn media_that_come_in_time_leave_no_stall() {
     let (mut player, mut watched) = begun();
     for now_ns in (0..1000).step_by(20) {

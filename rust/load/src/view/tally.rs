@@ -68,6 +68,10 @@ pub struct Tally {
     pub seen: Seen,
     /// Nobody was there within the window, after a failure.
     pub gone_ns: i64,
+    /// Of the window: those who played all through it and whose media had not all come; and by how much their buffers
+    /// fell, all together: how far what was ahead at the most, within it, is below what was before.
+    pub standing: u64,
+    pub fallen_ns: i64,
     pub cpu: CpuTime,
     /// Of all joins that the order tells of: whatever was still to begin then is waited for.
     pub joins: u64,
@@ -87,6 +91,8 @@ pub struct Tally {
     pub begun: u64,
     pub left: u64,
     pub broken: Failures,
+    /// Places whose viewer had not begun to play when the window ended, and of whose join nothing is told.
+    pub absent: u64,
     pub connects: u64,
     /// Timers within the window, and those that were looked at too late: each so often as `woke` says.
     pub wakes: u64,
@@ -170,6 +176,8 @@ impl Tally {
         self.watched.add(&other.watched);
         self.seen.add(&other.seen);
         self.gone_ns += other.gone_ns;
+        self.standing += other.standing;
+        self.fallen_ns = self.fallen_ns.saturating_add(other.fallen_ns);
         self.cpu += other.cpu;
         self.joins += other.joins;
         self.started += other.started;
@@ -180,6 +188,7 @@ impl Tally {
         self.lateness.merge(&other.lateness);
         self.begun += other.begun;
         self.left += other.left;
+        self.absent += other.absent;
         self.connects += other.connects;
         self.wakes += other.wakes;
         self.wakes_late += other.wakes_late;

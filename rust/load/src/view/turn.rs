@@ -312,6 +312,7 @@ impl<'a> Worker<'a> {
             stays_ns,
             leaves_ns,
             began_ns: None,
+            ahead_ns: None,
             pause: None,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
@@ -346,8 +347,10 @@ impl<'a> Worker<'a> {
             self.tally
                 .not_started(at_ns, view.late_ns, failure, refused);
         }
+        let never_began = view.is_absent(self.order);
         let anew_ns = self.anew_ns(index, at_ns);
         let place = &mut self.places[index];
+        place.never_began = never_began;
         place.due_ns = match failure {
             None => at_ns,
             Some(_) => {

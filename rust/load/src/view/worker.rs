@@ -128,7 +128,16 @@ struct View<'a> {
     leaves_ns: i64,
     /// When play began.
     began_ns: Option<i64>,
+    /// What was ahead at the most before the window, of one that played when it began.
+    ahead_ns: Option<i64>,
     pause: Option<Pause>,
+}
+
+impl View<'_> {
+    /// Whether it does not play, and its join is not told by this order, or any.
+    fn is_absent(&self, order: u64) -> bool {
+        self.began_ns.is_none() && self.order != order
+    }
 }
 
 /// A viewer's place: when one leaves, another takes it.
@@ -139,6 +148,8 @@ struct Place<'a> {
     /// When the next joins, where nobody is there; and since when nobody is, after a failure.
     due_ns: i64,
     gone_ns: Option<i64>,
+    /// Who was there last never began to play, and nothing is told of its join.
+    never_began: bool,
     connection: Connection,
     sockets: Sockets,
     mode: Mode,
