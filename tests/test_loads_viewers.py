@@ -25,7 +25,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import conversation
 from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
-from virtoll.loads.viewing import measurement_of, order, specification
+from virtoll.loads.viewing import ViewingSession, ViewingSettings, measurement_of, order, specification
 from virtoll.offers import Http, Offer
 from virtoll.record.model import Events, Window
 from virtoll.services import clips
@@ -63,6 +63,10 @@ TEMPLATE = """\
 def server() -> Iterator[MediaServer]:
     with MediaServer() as running:
         yield running
+
+
+def measured_by(settings: ViewingSettings) -> Measurement:
+    return Measurement("double", Window(start_ns=0, duration_ns=settings.time_limit_ns, work=1.0))
 
 
 def load_of(**settings: Any) -> ViewersLoad:
@@ -484,6 +488,28 @@ def test_hls_live_goes_on_as_its_playlist_slides(client: Client, server: MediaSe
     assert all(found == {} for found in failures([one.window for one in measured]))
     assert segments()[:6] == [f"/o/{n * 8000}-{(n + 1) * 8000}" for n in range(2, 8)]
     assert server.asked.count("/live") >= 4
+
+
+def test_who_is_to_be_there_while_others_viewers_join_comes_sooner(client: Client, server: MediaServer) -> None:
+    """Ten beside a hundred who joined for ten seconds came when those were there: their start-ups were told as beside
+    somebody, and were beside nobody.
+    """
+    session = load_of(viewers=10, settle_ns=2 * SECOND, join_ns=SECOND // 20).session(client, server.offer)
+    with session as viewing, pytest.MonkeyPatch.context() as patch:
+        assert isinstance(viewing, ViewingSession)
+        settled: list[int] = []
+
+        def drive(_session: ViewingSession, settings: ViewingSettings, *_: Any, **__: Any) -> Measurement:
+            settled.append(settings.settle_ns)
+            return measured_by(settings)
+
+        patch.setattr(ViewingSession, "_drive", drive)
+        viewing.lead_at_least(viewing.lead_ns + 7 * SECOND)
+        viewing.measure()
+        viewing.measure()
+        viewing.lead_at_least(SECOND)
+        viewing.measure()
+    assert settled == [9 * SECOND, 2 * SECOND, 2 * SECOND]
 
 
 @pytest.mark.parametrize("text", ["<html>", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://other.example/x\n"])

@@ -215,6 +215,7 @@ class ViewingSession(Session):
     _crowds: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
     _standing: list[Crowd] = field(default_factory=list)  # the one that is there, if one is
     _leads_ns: list[int] = field(default_factory=list)  # of the next window's crowd, if it is one that pauses
+    _sooner_ns: list[int] = field(default_factory=list)  # than the next crowd needs it is to be there
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """Let as many viewers watch for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
@@ -232,6 +233,10 @@ class ViewingSession(Session):
         """All join and settle before."""
         return self.load.settings.settle_ns + _most_joins_ns(self.load.settings, self.load.settings.viewers)
 
+    def lead_at_least(self, duration_ns: int) -> None:
+        """Who is to be there while others' viewers still join comes sooner, and settles for longer."""
+        self._sooner_ns[:] = [max(0, duration_ns - self.lead_ns)]
+
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
@@ -247,6 +252,7 @@ class ViewingSession(Session):
         settings = replace(
             settings,
             viewers=settings.viewers if intensity is None else round(intensity),
+            settle_ns=settings.settle_ns + (self._sooner_ns.pop() if self._sooner_ns else 0),
             time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
         )
         measurement = self._drive(settings, start_ns, churns=intensity is not None)

@@ -258,7 +258,7 @@ fn a_buffer_that_empties_is_told_of_who_plays_all_through_the_window() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut spec = spec(listener.local_addr().unwrap());
     (spec.threads, spec.player.buffer_ns) = (1, HOUR_NS);
-    let (over, is_over) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
     let serve = move || {
         let mut connection = asked(&listener);
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n";
@@ -289,7 +289,7 @@ fn a_buffer_that_empties_is_told_of_who_plays_all_through_the_window() {
 fn who_gathered_and_never_began_is_told() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
-    let (over, is_over) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
     let serve = move || {
         let (mut plays, _waits) = (asked(&listener), asked(&listener));
         begin(&mut plays);
