@@ -206,3 +206,13 @@ def test_a_machine_is_busy_where_a_trial_would_lack_cpus(
     if told:
         assert f"(load average {load - keepers:.1f} over the last minute, on {cpus} CPU" in told[0]
         assert "end other work" in told[0]
+
+
+@pytest.mark.parametrize(("governor", "is_told"), [("schedutil", True), ("performance", False), ("userspace", False)])
+def test_a_governor_that_follows_the_load_is_told(
+    governor: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `userspace` the user has pinned the clock."""
+    (tmp_path / "governor").write_text(f"{governor}\n")
+    monkeypatch.setattr(environment, "_GOVERNOR", tmp_path / "governor")
+    assert any("`virtoll tune governor`" in warning for warning in environment.warnings()) is is_told

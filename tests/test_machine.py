@@ -61,6 +61,11 @@ def test_a_cpu_that_is_switched_off_has_no_governor(tmp_path: Path) -> None:
     assert found(made(tmp_path, {**GOOD, **off}))["governor"].verdict == "good"
 
 
+def test_a_clock_that_is_pinned_is_not_noisy(tmp_path: Path) -> None:
+    one = found(made(tmp_path, {**GOOD, f"{CPUS}/cpu1/cpufreq/scaling_governor": "userspace\n"}))["governor"]
+    assert (one.verdict, one.state, one.remedy) == ("good", "performance, userspace (the clock is pinned)", "")
+
+
 NOISY: list[tuple[str, dict[str, str], str, str]] = [
     ("governor", {f"{CPUS}/cpu1/cpufreq/scaling_governor": "powersave\n"}, "performance, powersave", "tune governor"),
     ("turbo", {f"{CPUS}/intel_pstate/no_turbo": "0\n"}, "on", "virtoll tune turbo"),

@@ -116,6 +116,21 @@ def test_twice_tuned_is_said_and_undone_to_what_was_first(root: Path, where: Pat
     assert words(root) == ["schedutil", "schedutil", "0", "always"]
 
 
+def test_a_clock_that_the_user_has_pinned_is_left_alone(root: Path, where: Path, host: LocalHost) -> None:
+    """`userspace` that is put back keeps the frequency that it finds: after `untune` it was the highest one."""
+    pinned = root / CPUS / "cpu0/cpufreq/scaling_governor"
+    pinned.write_text("userspace\n")
+    assert became(tune([Governor(root)], host, where)) == ["done"]
+    assert words(root)[:2] == ["userspace", "performance"]
+    assert Governor(root).is_in_force(where)
+    (undone,) = untune([Governor(root)], host, where)
+    assert str(pinned) not in undone.told
+    assert words(root)[:2] == ["userspace", "schedutil"]
+    made(root, {name: "userspace\n" for name in GOVERNORS if name.endswith("governor")})
+    (outcome,) = tune([Governor(root)], host, where)
+    assert (outcome.became, outcome.told) == ("is so", "userspace, and not by `virtoll tune`")
+
+
 def test_a_cpu_that_is_switched_off_is_in_nobodys_way(root: Path, where: Path, host: LocalHost) -> None:
     """A core's second thread, as `virtoll doctor --machine` advises: its files are there, and nothing can be read."""
     made(root, {f"{CPUS}/cpu0/online": "1\n", f"{CPUS}/cpu1/online": "0\n"})

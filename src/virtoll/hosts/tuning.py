@@ -31,6 +31,8 @@ THP = "sys/kernel/mm/transparent_hugepage/enabled"
 LATENCY = "dev/cpu_dma_latency"
 CONGESTION = "proc/sys/net/ipv4/tcp_congestion_control"
 STEADY_CONGESTION = ("cubic", "reno")  # what they send waits for acknowledgements alone
+PINNED = "userspace"  # the governor under which a clock is what the user has set it to
+STEADY_GOVERNORS = ("performance", PINNED)  # clocks do not follow the load
 _GROUP_IDLE = (5, 15)  # the first kernel whose control groups have cpu.idle
 
 
@@ -142,13 +144,16 @@ class Governor(SettingsKnob):
     """The frequency governor of every CPU."""
 
     name = "governor"
-    summary = "frequency governor performance on every CPU: clocks do not follow the load"
+    summary = "frequency governor performance, unless clocks are pinned (userspace): they do not follow the load"
     tuned = "frequency governor performance"
 
     def wanted(self) -> Iterator[tuple[Path, str]]:
-        """Every CPU's."""
+        """Every CPU's; that of a pinned clock as it is: put back later it would not bring the frequency back, for it
+        keeps the one that it finds (Linux, drivers/cpufreq/cpufreq_userspace.c: cpufreq_userspace_policy_start).
+        """
         for path in governors(self.root):
-            yield path, "performance"
+            now = chosen(path) or ""
+            yield path, now if now in STEADY_GOVERNORS else STEADY_GOVERNORS[0]
 
     def refusal(self) -> Problem | None:
         """No frequency driver, or one without that governor."""

@@ -181,7 +181,7 @@ def warnings(*, is_lab: bool = True) -> list[str]:
             "bare metal; trust ratios within a block, not absolute values"
         )
     governor = _text(_GOVERNOR)
-    if governor not in (None, "performance"):
+    if governor not in (None, *tuning.STEADY_GOVERNORS):
         found.append(f"the CPU frequency governor is {governor!r}: `virtoll tune governor` steadies it")
     congestion = tuning.congestion()
     if congestion not in (None, *tuning.STEADY_CONGESTION):

@@ -75,9 +75,10 @@ def _governor(root: Path, measured: Measured) -> Finding:
     if not names:
         missing = "no cpufreq in /sys: the hypervisor or the firmware sets the frequency, and does not tell"
         return Finding("governor", "unknown", "", effect, missing=missing)
-    is_good = names == ["performance"]
+    is_good = set(names) <= set(tuning.STEADY_GOVERNORS)
     remedy = "" if is_good else "virtoll tune governor"
-    return Finding("governor", "good" if is_good else "noisy", ", ".join(names), effect, remedy)
+    state = ", ".join(f"{name} (the clock is pinned)" if name == tuning.PINNED else name for name in names)
+    return Finding("governor", "good" if is_good else "noisy", state, effect, remedy)
 
 
 def _turbo(root: Path, measured: Measured) -> Finding:
