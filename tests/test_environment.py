@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from test_tuning import kept
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import programs, tuning
+from virtoll.hosts.changes import Keeper
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image, Images
@@ -180,8 +182,16 @@ def test_a_run_goes_on_after_a_reboot_of_the_same_machine() -> None:
             require_same(begun, fake_environment(machine=other))
 
 
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of what is tuned."""
+    monkeypatch.setattr(tuning, "directory", lambda: tmp_path / "tuned")
+    return tmp_path / "tuned"
+
+
+@pytest.mark.usefixtures("ledgers")
 @pytest.mark.parametrize(
-    ("load", "cpus", "keepers", "is_busy"),
+    ("load", "cpus", "loops", "is_busy"),
     [
         (0.6, 1, 0, False),  # daemons, and the last minute's
         (0.6, 2, 0, False),
@@ -191,20 +201,22 @@ def test_a_run_goes_on_after_a_reboot_of_the_same_machine() -> None:
         (2.0, 4, 0, True),
         (5.0, 32, 0, False),
         (20.0, 32, 0, True),
-        (2.3, 2, 2, False),  # loops of `virtoll tune idle` give way
+        (2.3, 2, 2, False),  # loops of `virtoll tune awake` give way
         (3.1, 2, 2, True),
     ],
 )
 def test_a_machine_is_busy_where_a_trial_would_lack_cpus(
-    load: float, cpus: int, keepers: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+    load: float, cpus: int, loops: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Who holds idle states (`virtoll tune idle`) sleeps: the load average has none of it."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    monkeypatch.setattr(tuning, "keepers", lambda _: [None] * keepers)
+    kept(tuning.directory(), "idle", [Keeper.of(os.getpid(), "keeps CPUs from deep idle states")])
+    kept(tuning.directory(), "awake", [Keeper.of(os.getpid(), f"keeps CPU {cpu} awake") for cpu in range(loops)])
     told = [warning for warning in environment.warnings() if "is busy" in warning]
     assert len(told) == is_busy
     if told:
-        assert f"(load average {load - keepers:.1f} over the last minute, on {cpus} CPU" in told[0]
+        assert f"(load average {load - loops:.1f} over the last minute, on {cpus} CPU" in told[0]
         assert "end other work" in told[0]
 
 

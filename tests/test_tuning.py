@@ -49,6 +49,14 @@ def made(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def kept(where: Path, knob: str, standing: Sequence[Keeper | Setting]) -> None:
+    """A knob's ledger, as the command that tuned it has left it."""
+    where.mkdir(parents=True, exist_ok=True)
+    kinds = [("process" if isinstance(one, Keeper) else "setting", one.name) for one in standing]
+    lines = [{"entry": number, "kind": kind, "name": name} for number, (kind, name) in enumerate(kinds, 1)]
+    (where / f"{knob}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
 GOVERNORS = {
     f"{CPUS}/cpu{n}/cpufreq/{file}": text
     for n in (0, 1)
@@ -445,10 +453,7 @@ def test_loops_on_more_cpus_than_a_run_is_given_keep_its_own_awake(
     sleeper: subprocess.Popen[bytes], where: Path, monkeypatch: pytest.MonkeyPatch, ours: set[int], told: bool
 ) -> None:
     """`taskset -c 1 virtoll run` was told of none, and could prove no CPU limit: no CPU was ever idle."""
-    loops = [Keeper.of(sleeper.pid, f"keeps CPU {cpu} awake") for cpu in (0, 1)]
-    where.mkdir(parents=True)
-    lines = [{"entry": number, "kind": "process", "name": one.name} for number, one in enumerate(loops, 1)]
-    (where / "awake.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    kept(where, "awake", [Keeper.of(sleeper.pid, f"keeps CPU {cpu} awake") for cpu in (0, 1)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: ours)
     assert Awake().is_in_force(where) is told
 

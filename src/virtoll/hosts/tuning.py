@@ -352,6 +352,11 @@ class Awake(Knob):
         kept = {change.purpose for change in changes if isinstance(change, Keeper)}
         return kept >= {_keeps_awake(cpu) for cpu in os.sched_getaffinity(0)}
 
+    def cpus(self, where: Path) -> set[int]:
+        """Those on which loops are at work, be they all that there are to be or not."""
+        loops = (one for one in self.standing(where) if isinstance(one, Keeper) and one.holds())
+        return {int(found[1]) for one in loops if (found := re.search(r"CPU (\d+)", one.purpose))}
+
 
 _AWAKE = "virtoll-awake-"
 

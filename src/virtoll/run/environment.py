@@ -162,7 +162,8 @@ _EMULATED = "QEMU TCG CPU"  # -cpu max; what other models are called does not te
 def warnings(*, is_lab: bool = True) -> list[str]:
     """What will make this machine's figures noisy, each with its remedy. ``is_lab``: all of a lab is on it."""
     found = []
-    load = os.getloadavg()[0] - len(tuning.keepers(tuning.directory()))  # a loop of ours counts, and gives way
+    # A loop of ours counts, and gives way; who holds idle states sleeps.
+    load = os.getloadavg()[0] - len(tuning.Awake().cpus(tuning.directory()))
     whole = os.cpu_count() or 1  # what the load is of, whatever of it is ours
     if load > max(_BUSY, _BUSY_PART * whole):
         found.append(
