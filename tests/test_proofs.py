@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
 from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
-from virtoll.hosts import tuning
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
@@ -403,12 +401,24 @@ def test_a_limit_of_all_cpus_that_virtoll_may_use_is_not_the_machines(
     assert (outcome(notes)[0], agent.threads) == (passed, 3)
 
 
-def test_what_loops_that_give_way_take_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that `virtoll tune awake` keeps awake nothing is idle, and no limit was ever proved."""
-    before_ns = limits._idle_ns(os.sched_getaffinity(0))
-    monkeypatch.setattr(tuning, "in_force", lambda _where: {"awake": "loops"})
-    nice = [int(line.split()[2]) for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
-    assert limits._idle_ns(os.sched_getaffinity(0)) >= before_ns + min(nice) * 10**9 // os.sysconf("SC_CLK_TCK")
+@pytest.mark.parametrize(("group", "idle_ticks"), [("", 90), ("0", 90), ("1", 590)])
+def test_what_loops_that_give_way_take_is_to_be_had(
+    group: str, idle_ticks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that `virtoll tune awake` keeps awake nothing is idle, and no limit was ever proved; nor was any
+    where its loops were on some CPUs alone. ``group``: whether theirs is idle, where there is one.
+    """
+    if group:
+        (tmp_path / "virtoll-awake-12ab").mkdir()
+        (tmp_path / "virtoll-awake-12ab/cpu.idle").write_text(f"{group}\n")
+    real = Path.read_text
+
+    def read_text(path: Path, *given: Any, **named: Any) -> str:
+        return "cpu0 7 500 7 80 10 0 0\n" if str(path) == "/proc/stat" else real(path, *given, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(limits, "hierarchies", lambda: Hierarchies(1, {"cpu": tmp_path}))
+    assert limits._idle_ns({0}) == idle_ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(2, 2), (3, 3), (64, 3)])

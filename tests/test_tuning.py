@@ -458,6 +458,40 @@ def test_loops_on_more_cpus_than_a_run_is_given_keep_its_own_awake(
     assert Awake().is_in_force(where) is told
 
 
+@pytest.mark.parametrize(
+    ("ours", "gives_way", "told"),
+    [
+        ({0, 1, 2}, True, "loops at SCHED_IDLE on CPUs 0-1 only"),
+        ({0, 1, 2}, False, "loops on CPUs 0-1 that do not give way"),
+        ({0, 1}, False, "loops on CPUs 0-1 that do not give way"),
+        ({0, 1}, True, Awake.tuned),
+    ],
+)
+def test_a_machine_with_some_loops_is_not_told_as_untuned(
+    where: Path, monkeypatch: pytest.MonkeyPatch, ours: set[int], gives_way: bool, told: str
+) -> None:
+    """`taskset -c 0-1 virtoll tune awake`: a run on more CPUs was compared with one beside no loop at all."""
+    loops = [Keeper.of(os.getpid(), f"keeps CPU {cpu} awake") for cpu in (0, 1)]
+    is_idle = Setting(where.parent / "cpu.idle", "0", "1")
+    kept(where, "awake", [is_idle, *loops])
+    is_idle.path.write_text(f"{gives_way:d}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: ours)
+    monkeypatch.setattr(tuning, "directory", lambda: where)
+    assert tuning.in_force(where) == {"awake": told}
+    warned = [one for one in environment.warnings() if f"`virtoll tune awake` has {told}: " in one]
+    assert len(warned) == (told != Awake.tuned)
+    assert all("`virtoll untune awake` ends them" in one for one in warned)
+
+
+def test_of_loops_that_have_ended_nothing_is_told(where: Path) -> None:
+    ended = replace(Keeper.of(os.getpid(), "keeps CPU 0 awake"), boot="another")
+    kept(where, "awake", [ended, ended])
+    assert tuning.in_force(where) == {}
+    assert Awake().partly(where) == ""
+    kept(where, "awake", [ended, Keeper.of(os.getpid(), f"keeps CPU {max(os.sched_getaffinity(0))} awake")])
+    assert Awake().told(where).endswith(f"on CPUs {max(os.sched_getaffinity(0))} only")
+
+
 def _group_of(one: Keeper) -> str:
     lines = Path(f"/proc/{one.pid}/cgroup").read_text().splitlines()
     return next(line for line in lines if line.startswith("0::/v") or ":cpu" in line).rpartition(":")[2]

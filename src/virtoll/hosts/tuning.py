@@ -24,6 +24,7 @@ from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.changes import Keeper, Setting, chosen
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost, end_session
+from virtoll.plain import cpu_list
 
 _ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"
@@ -79,6 +80,10 @@ class Knob(ABC):
         """Whether virtoll has tuned it and it all still holds; not after a reboot, or where the command was killed."""
         changes = [one for one in self.standing(where) if self._is_to_hold(one)]
         return bool(changes) and all(one.holds() for one in changes) and self._is_whole(changes)
+
+    def told(self, where: Path) -> str:
+        """How reports call the machine, as it is tuned now; "" where it is not."""
+        return self.tuned if self.is_in_force(where) else ""
 
     def _is_to_hold(self, change: Setting | Keeper) -> bool:
         """Whether it must hold for the knob to be in force."""
@@ -318,7 +323,7 @@ class Awake(Knob):
         if chosen(self.root / CPUS / "smt/active") == "1":
             what = "two CPUs are threads of one core here, and a loop on one takes from the other"
             return State(now, problem=Problem(what, "SMT", "`virtoll tune idle`; or `echo off` to smt/control before"))
-        return State(now, f"start {len(cpus)} loops at SCHED_IDLE, one on each of CPUs {_listed(cpus)}")
+        return State(now, f"start {len(cpus)} loops at SCHED_IDLE, one on each of CPUs {cpu_list(cpus)}")
 
     def apply(self, host: Host, ledger: Ledger) -> None:
         """Start the loops, in a group of their own: in their session's they would weigh as much as a service does.
@@ -352,6 +357,19 @@ class Awake(Knob):
         kept = {change.purpose for change in changes if isinstance(change, Keeper)}
         return kept >= {_keeps_awake(cpu) for cpu in os.sched_getaffinity(0)}
 
+    def told(self, where: Path) -> str:
+        """See `Knob.told`; a machine on which some loops are at work is another one, too."""
+        return super().told(where) or self.partly(where)
+
+    def partly(self, where: Path) -> str:
+        """The loops that are at work, in words, where they are not on every CPU, or do not give way; else ""."""
+        cpus = self.cpus(where)
+        if not cpus or self.is_in_force(where):
+            return ""
+        give_way = all(one.holds() for one in self.standing(where) if isinstance(one, Setting))
+        told = cpu_list(cpus)
+        return f"loops at SCHED_IDLE on CPUs {told} only" if give_way else f"loops on CPUs {told} that do not give way"
+
     def cpus(self, where: Path) -> set[int]:
         """Those on which loops are at work, be they all that there are to be or not."""
         loops = (one for one in self.standing(where) if isinstance(one, Keeper) and one.holds())
@@ -364,6 +382,12 @@ _AWAKE = "virtoll-awake-"
 def groups_awake(layout: cgroup.Hierarchies) -> list[str]:
     """The control groups of the loops that keep CPUs awake."""
     return sorted({path.name for root in set(layout.mounts.values()) for path in root.glob(f"{_AWAKE}*")})
+
+
+def loops_give_way(layout: cgroup.Hierarchies) -> bool:
+    """Whether such loops are there, on whichever CPUs, and give way to all else: their groups are idle themselves."""
+    groups = groups_awake(layout)
+    return bool(groups) and all(chosen(layout.directory("cpu", name) / "cpu.idle") == "1" for name in groups)
 
 
 def _keeps_awake(cpu: int) -> str:
@@ -403,10 +427,6 @@ def _expect(said: bytes, wanted: bytes, purpose: str) -> None:
         raise HostError(told, where=f"the process that {purpose}", remedy="run it as root; not in a container")
 
 
-def _listed(cpus: set[int]) -> str:
-    return ", ".join(map(str, sorted(cpus)))
-
-
 KNOBS: tuple[type[Knob], ...] = (Governor, Turbo, HugePages, Congestion, Idle, Awake)
 
 
@@ -417,7 +437,7 @@ def directory() -> Path:
 
 def in_force(where: Path, root: Path = _ROOT) -> dict[str, str]:
     """How this machine is tuned now: by knob, in words. ``where``: the ledgers' directory."""
-    return {knob.name: knob.tuned for knob in KNOBS if knob(root).is_in_force(where)}
+    return {knob.name: told for knob in KNOBS if (told := knob(root).told(where))}
 
 
 def keepers(where: Path) -> list[Keeper]:

@@ -21,6 +21,7 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
 from virtoll.lab.cpus import parse_cpu_list
+from virtoll.plain import cpu_list
 from virtoll.record.calibration import machine_of
 from virtoll.record.comparable import INSTALLED, booted_anew, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
@@ -184,6 +185,11 @@ def warnings(*, is_lab: bool = True) -> list[str]:
     governor = _text(_GOVERNOR)
     if governor not in (None, *tuning.STEADY_GOVERNORS):
         found.append(f"the CPU frequency governor is {governor!r}: `virtoll tune governor` steadies it")
+    if partly := tuning.Awake().partly(tuning.directory()):
+        found.append(
+            f"`virtoll tune awake` has {partly}: figures hang on who computes where; `virtoll untune awake` ends them, "
+            "and `virtoll tune awake` begins anew"
+        )
     congestion = tuning.congestion()
     if congestion not in (None, *tuning.STEADY_CONGESTION):
         found.append(
@@ -192,10 +198,10 @@ def warnings(*, is_lab: bool = True) -> list[str]:
         )
     if len(kinds := _kinds_of_cpus()) > 1:
         most = max(kinds.values(), key=lambda cpus: (len(cpus), -min(cpus)))
-        told = "; ".join(f"{kind}: {_listed(cpus)}" for kind, cpus in kinds.items())
+        told = "; ".join(f"{kind}: {cpu_list(cpus)}" for kind, cpus in kinds.items())
         found.append(
             f"this machine's CPUs are of different kinds ({told}): the last ones are the instance's, and figures are "
-            f"of those, or of a mixture; `taskset -c {_listed(most)} virtoll ...` keeps all to one kind"
+            f"of those, or of a mixture; `taskset -c {cpu_list(most)} virtoll ...` keeps all to one kind"
         )
     cpus = len(os.sched_getaffinity(0))
     if cpus < 4 and is_lab:
@@ -212,17 +218,6 @@ def _kinds_of_cpus() -> dict[str, list[int]]:
         if told := _text(path):
             found[path.parent.name] = sorted(ours & parse_cpu_list(told))
     return {kind: cpus for kind, cpus in found.items() if cpus}
-
-
-def _listed(cpus: list[int]) -> str:
-    """As taskset(1) takes them: 0-15,24."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def require_same(before: Environment, now: Environment) -> None:

@@ -13,8 +13,8 @@ from time import monotonic_ns
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, HostError
-from virtoll.hosts import tuning
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.tuning import loops_give_way
 from virtoll.platforms.base import Instance, is_elsewhere, platforms
 from virtoll.probes.base import Place
 from virtoll.record.model import NOT_LIMITED, PlannedTrial
@@ -141,7 +141,7 @@ def _idle_ns(cpus: Set[int]) -> int:
     where `virtoll tune awake` has loops at work that give way to all else).
     """
     names = {f"cpu{cpu}" for cpu in cpus}
-    columns = (2, 4, 5) if "awake" in tuning.in_force(tuning.directory()) else (4, 5)
+    columns = (2, 4, 5) if loops_give_way(hierarchies()) else (4, 5)
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
     ticks = sum(int(line[column]) for line in lines if line[0] in names for column in columns)
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK")
