@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, machine_of
-from virtoll.record.model import ELSEWHERE, Phase, PlannedTrial
+from virtoll.record.model import ELSEWHERE, Environment, Phase, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import write_report
@@ -47,6 +49,7 @@ from virtoll.trial.treatment import treatment_of
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 MACHINE = {"kernel": "6.1.0", "cpus": 2, "cpu_model": "a fast one", "memory_bytes": 8 * 2**30}
+OTHERWISE = "those kept here are of other machines, or of this one with another kernel, other CPUs, or tuned otherwise"
 REQUEST_S = 0.0073
 QUIET_SPREAD = 0.004
 OF_NONE = {"count": 0, "of": 0, "low": 0.0, "high": 1.0}
@@ -455,14 +458,49 @@ def test_an_older_calibration_leaves_the_later_one(
 def test_one_of_another_machine_promises_nothing(state: Path, right: Findings) -> None:
     path = calibrations.keep(found(right))
     other = {**MACHINE, "kernel": "6.2.0"}
-    otherwise = "those kept here are of other machines, or of this one with another kernel, or tuned otherwise"
-    assert calibrations.last(other) == (None, otherwise)
-    tuned = machine_of({"machine": MACHINE, "tuned": {"governor": "performance"}})
-    assert calibrations.last(tuned) == (None, otherwise), "it is quieter then, and was told to be another machine"
-    assert machine_of({"machine": MACHINE, "tuned": {}}) == MACHINE
+    assert calibrations.last(other) == (None, OTHERWISE)
+    tuned = machine_of({"machine": MACHINE, "tuned": {"governor": "performance"}}, {})
+    assert calibrations.last(tuned) == (None, OTHERWISE), "it is quieter then, and was told to be another machine"
+    assert machine_of({"machine": MACHINE, "tuned": {}}, {}) == MACHINE
     assert calibrations.last({**MACHINE, "memory_bytes": 7 * 2**30})[0] is not None, "what the kernel keeps for itself"
     path.write_text(found(right).model_copy(update={"machine": other}).model_dump_json())
     assert "is of another machine" in calibrations.last(MACHINE)[1]
+
+
+def with_notes(findings: Findings, notes: dict[str, Any]) -> Findings:
+    """As if its run had taken these along."""
+    changed = replace(findings.run, environment=findings.run.environment.model_copy(update={"notes": notes}))
+    return Findings(changed, findings.matrix, findings.margin, ())
+
+
+def test_one_on_other_cpus_promises_nothing(state: Path, right: Findings) -> None:
+    """`taskset -c 0-1 virtoll calibrate` was told of `taskset -c 12-13 virtoll run`, on cores of another kind."""
+    first, last = ({"measured_by": {"code": "ad", "cpus": cpus}} for cpus in ([0, 1], [12, 13]))
+    calibrations.keep(found(right))  # as before, when it was not told which
+    here, there = (machine_of({"machine": MACHINE}, notes) for notes in (first, last))
+    assert calibrations.last(here) == (None, OTHERWISE)
+    kept = found(with_notes(right, first))
+    calibrations.keep(kept)
+    assert calibrations.last(here)[0] == kept
+    assert calibrations.last(there) == (None, OTHERWISE)
+    assert f"({OTHERWISE})" in promised(right, last | calibrations.noted(there))
+
+
+def test_a_run_takes_along_what_is_promised_of_the_cpus_that_it_has(
+    state: Path, right: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: Any = SimpleNamespace(by_role={})
+
+    def begun(cpus: set[int]) -> Environment:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: cpus)
+        return environment.describe(images, {}, [], {}, {}, generators=(), tools={}, media={})
+
+    first = begun({0, 1})
+    calibrated = replace(right.run, environment=first)
+    calibrations.keep(found(Findings(calibrated, right.matrix, right.margin, ())))
+    assert begun({0, 1}).notes["calibration"]["machine"]["cpu_numbers"] == [0, 1]
+    assert begun({2, 3}).notes["calibration"] is None
+    assert begun({2, 3}).comparable == first.comparable, "runs on others of the machine's CPUs are compared"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"schema_version": 2}'])

@@ -56,7 +56,7 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
     return Calibration(
         created_at=run.environment.created_at,
         virtoll=run.environment.virtoll,
-        machine=machine_of(run.environment.comparable),
+        machine=machine_of(run.environment.comparable, run.environment.notes),
         run=str(run.directory),
         design=str(run.study.get("design", "blocks")),
         blocks=len({block for block, *_ in matrix.cells}),

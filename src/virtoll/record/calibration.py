@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from virtoll.record.comparable import MEASURED_BY
+
 ALARMS = 0.05  # of comparisons of equal arms: what is chance
 QUOTA, EXTRA, LINK = (
     "throttle.quota_percent",
@@ -76,10 +78,14 @@ class Odd(_Kept):
     high: float
 
 
-def machine_of(comparable: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine that a calibration is of, and promises for: as an environment tells it, tuned as it was then."""
-    tuned = comparable.get("tuned")
-    return {**comparable.get("machine", {}), **({"tuned": tuned} if tuned else {})}
+def machine_of(comparable: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine that a calibration is of, and promises for: as an environment tells it, tuned as it was then, and
+    those of its CPUs that virtoll had (runs from before 2026-11-27 do not tell which): they need not be of one kind.
+    """
+    tuned, by = comparable.get("tuned"), notes.get(MEASURED_BY)
+    cpus = by.get("cpus") if isinstance(by, dict) else None
+    told = {"tuned": tuned, "cpu_numbers": cpus}
+    return {**comparable.get("machine", {}), **{key: value for key, value in told.items() if value}}
 
 
 class Calibration(_Kept):

@@ -9,6 +9,9 @@ from typing import Any
 
 # By role all packages of an image, whoever asked for them: in ``comparable`` by one digest, in the notes by version.
 INSTALLED = "installed"
+# Of the notes: what must be the same where a run is gone on with, and is no part of what one run's environment has in
+# common with another's: the code that measures, and the CPUs that virtoll may use.
+MEASURED_BY = "measured_by"
 # Of a machine's memory: by how much that may differ which a kernel leaves (MemTotal), boot by boot.
 _KERNELS_SHARE = 0.01
 _MACHINE, _MEMORY, _HOSTS = "machine", "memory_bytes", "hosts"

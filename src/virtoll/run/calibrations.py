@@ -18,11 +18,11 @@ from virtoll.record.calibration import Calibration
 
 # What may change and leave the machine the same: how much of its memory the kernel kept for itself.
 _NO_IDENTITY = ("memory_bytes",)
-_OF_OTHERS = "those kept here are of other machines, or of this one with another kernel, or tuned otherwise"
+_OF_OTHERS = "those kept here are of other machines, or of this one with another kernel, other CPUs, or tuned otherwise"
 
 
 def identity(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `environment`'s machine says that it is the same: kernel, CPUs, mitigations, ..."""
+    """What of `environment`'s machine says that it is the same: kernel, CPUs by number, mitigations, ..."""
     return {key: value for key, value in machine.items() if key not in _NO_IDENTITY}
 
 

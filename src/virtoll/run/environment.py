@@ -23,7 +23,7 @@ from virtoll.images.base import Images
 from virtoll.lab.cpus import parse_cpu_list
 from virtoll.plain import cpu_list
 from virtoll.record.calibration import machine_of
-from virtoll.record.comparable import INSTALLED, booted_anew, differences
+from virtoll.record.comparable import INSTALLED, MEASURED_BY, booted_anew, differences
 from virtoll.record.model import Arm, Environment, SkippedArm
 from virtoll.run import calibrations
 
@@ -39,9 +39,6 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 # or two; on more, so large a part of them. What is below is daemons, and what still echoes of virtoll's own making of
 # images: the load average decays over a minute.
 _BUSY, _BUSY_PART = 0.8, 0.4
-# What must be the same where a run is gone on with, and is no part of what one run's environment has in common with
-# another's: the code that measures, and the CPUs that virtoll may use.
-MEASURED_BY = "measured_by"
 _MEASURING = (
     *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
     *("post", "probes", "services", "study", "trial"),
@@ -101,8 +98,8 @@ def describe(
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
         INSTALLED: installed,
         MEASURED_BY: {"code": _code(), "cpus": sorted(os.sched_getaffinity(0))},
-        **calibrations.noted(machine_of(comparable)),
     }
+    notes |= calibrations.noted(machine_of(comparable, notes))
     return Environment(
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         virtoll=__version__,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from virtoll import __version__
 from virtoll.errors import HostError
 from virtoll.plain import listed, printable
-from virtoll.record.comparable import alike, differences
+from virtoll.record.comparable import MEASURED_BY, alike, differences
 from virtoll.record.model import Arm, Environment, HostName, SkippedArm
 from virtoll.run import environment
 from virtoll.run.hosting import LEFT, Offer, Order, Ready, Refusal
@@ -264,7 +264,7 @@ def _common(arms: Sequence[Arm], offers: Mapping[str, Offer]) -> tuple[list[Arm]
 def _of_the_measured(ready: Ready) -> dict[str, Any]:
     """What decides what a host measures."""
     found = {key: value for key, value in ready.environment.comparable.items() if key not in _OF_A_HOST}
-    by = ready.environment.notes.get(environment.MEASURED_BY)
+    by = ready.environment.notes.get(MEASURED_BY)
     code = by.get("code") if isinstance(by, dict) else None
     return {"virtoll": ready.environment.virtoll, "code": code} | found
 
