@@ -36,6 +36,7 @@ _TRACKING = "net/netfilter"  # the settings of connection tracking, all of them 
 _COUNTED = "nf_conntrack_count"
 _DIRECTORIES = (
     *("/var/lib/virtoll", "/var/lib/lxc", "/var/lib/docker", "/var/lib/containerd"),
+    *("/var/lib/containers", "/var/lib/containers/cache"),  # Podman's and skopeo's
     *("/run/virtoll", "/run/docker", "/run/docker.sock", "/run/containerd", "/run/lxc", "/run/lxc/lock"),
     *("/run/docker-containerd", "/run/docker.pid", "/run/runc", "/run/xtables.lock"),
     *("/opt", "/run/systemd/nspawn", "/run/systemd/machines", "/var/lib/machines"),

@@ -183,6 +183,15 @@ def test_the_source_is_not_written_to(tmp_path: Path) -> None:
     assert tree.digest(path, "") == before
 
 
+def test_nothing_of_the_machines_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """skopeo noted in /var/lib/containers/cache which blobs it had met, in no ledger, and nobody removed it."""
+    tools = 'for top in /var/lib /root /run; do mount -t tmpfs none $top; done; "$@"; find /var/lib /root -mindepth 1'
+    apart = ("unshare", "--mount", "--net", "--", "sh", "-ec", f'{{ {tools}; }} >>"$0"', str(tmp_path / "written"))
+    monkeypatch.setattr(unpack, "_ALONE", apart)
+    assert held(of(tmp_path, layer(Entry("a")))) == ["a"]
+    assert (tmp_path / "written").read_text() == ""
+
+
 # --- fit for every platform --------------------------------------------------------------------------------------
 
 

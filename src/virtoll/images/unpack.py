@@ -1,7 +1,8 @@
 """An image's layers become a directory tree: skopeo makes an OCI layout of whatever it came in, umoci unpacks that.
 
 Both are kept tools that know the formats' corners: whiteouts, opaque directories, links that lead out. Neither sees the
-network (they run in an empty network namespace), a policy, or anything of the user's but the image. skopeo compares
+network (they run in an empty network namespace), a policy, or anything of the user's but the image; what skopeo notes
+of the blobs that it met, as root in /var/lib/containers, lies here with what is only needed meanwhile. skopeo compares
 every blob with its digest, and umoci every unpacked layer with the configuration's. What the layers unpack to is
 counted before umoci writes anything.
 """
@@ -15,7 +16,7 @@ import lzma
 import posixpath
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ _COMPRESSED: dict[bytes, Callable[..., Any]] = {
 _GZIP = ".tar+gzip"
 _WHITEOUTS_OF_NO_NAME = (".wh.", ".wh..", ".wh...")  # ".wh." and a name: umoci 0.4.7 follows ".." out
 _ALONE = ("unshare", "--net", "--")
+# To skopeo we are an ordinary user: only such a one can say, by XDG_DATA_HOME, where it keeps its notes. Podman sets
+# this where it makes somebody root of a user namespace (containers/image, internal/rootless); nothing else of the copy
+# goes by it.
+_NOT_ROOT = {"_CONTAINERS_ROOTLESS_UID": "1"}
 
 # What the tools' words mean to a user.
 _MEANINGS = (
@@ -66,7 +71,8 @@ def unpack(host: Host, found: Found, work: Path, rootfs: Path, where: str) -> No
     layout = work / "layout"
     command = ["skopeo", "--insecure-policy", "--tmpdir", str(work), "copy", "--quiet", "--format", "oci"]
     command += ["--dest-compress", "--dest-compress-format", "gzip", "--dest-compress-level", "1"]  # umoci's only one
-    _run(host, [*command, _named(found, work, where), f"oci:{layout}:{_TAG}"], where)
+    notes = {**_NOT_ROOT, "XDG_DATA_HOME": str(work)}
+    _run(host, [*command, _named(found, work, where), f"oci:{layout}:{_TAG}"], where, notes)
     manifest = _copied(layout, found, where)
     _expect_room(_measured(layout, manifest, where), rootfs.parent, where)
     rootfs.mkdir()
@@ -182,8 +188,8 @@ def _no_room(needed_bytes: int, place: Path, where: str) -> HostError:
     )
 
 
-def _run(host: Host, argv: list[str], where: str) -> None:
-    done = host.run([*_ALONE, *argv], timeout_s=_LIMIT_S, check=False, env={"LC_ALL": "C"})
+def _run(host: Host, argv: list[str], where: str, env: Mapping[str, str] | None = None) -> None:
+    done = host.run([*_ALONE, *argv], timeout_s=_LIMIT_S, check=False, env={"LC_ALL": "C", **(env or {})})
     if done.returncode == 0:
         return
     said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
