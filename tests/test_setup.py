@@ -14,10 +14,17 @@ import pytest
 CHECKOUT = Path(__file__).parent.parent
 FILES = ("setup", "pyproject.toml", "setup.py", "rust/Cargo.toml")
 
-# Stubs see which release they play in $RELEASE: a file of "package version" lines, what it offers.
+# Stubs see which release they play in $RELEASE: a file of "package version" lines, what it offers. $IN_THE_WAY has
+# "package=what" pairs: what is installed and would be removed for it.
 STUBS = {
     "apt-get": """
         echo "apt-get $*" >>"$CALLS"
+        for pair in $IN_THE_WAY; do
+            case " $* " in
+                *" --no-remove "*" ${pair%=*} "*) echo "E: Packages need to be removed" >&2; exit 100 ;;
+                *" ${pair%=*} "*) echo "Remv ${pair#*=} [1:1.0] [${pair#*=}:amd64 ]" ;;
+            esac
+        done
         case "$*" in
             *update*) exit "${UPDATE_FAILS:-0}" ;;
             *install*) [ -x /usr/sbin/policy-rc.d ] && echo "services held" >>"$CALLS"; exit "${INSTALL_FAILS:-0}" ;;
@@ -151,6 +158,26 @@ def test_only_what_the_release_has_is_asked_for(machine: Machine) -> None:
     skipped = (machine.directory / "checkout/build/setup/not-offered").read_text().split()
     assert "user-mode-linux" in skipped
     assert not {"lxc", "qemu-utils"} & set(skipped)
+
+
+def test_what_does_not_go_with_what_is_installed_is_left_out_and_the_rest_installed(machine: Machine) -> None:
+    """busybox is on most machines; busybox-static would take its place, and nothing at all was installed."""
+    machine.release += "busybox-static 1.35\ndocker.io 20.10\n"
+    done = machine.install(IN_THE_WAY="busybox-static=busybox docker.io=docker-ce-cli")
+    assert "setup: packages  installing lxc qemu-utils\n" in done.stdout
+    assert "setup: left out  busybox-static: apt-get would remove busybox for it; `virtoll doctor` tells" in done.stdout
+    assert "setup: left out  docker.io: apt-get would remove docker-ce-cli for it" in done.stdout
+    assert "no Python of 3.11 or later with venv" in done.stderr
+    skipped = (machine.directory / "checkout/build/setup/not-offered").read_text().split()
+    assert {"busybox-static", "docker.io", "user-mode-linux"} <= set(skipped)
+
+
+def test_nothing_is_removed_for_what_building_needs_either(machine: Machine) -> None:
+    done = machine.install(IN_THE_WAY="cargo-web=rustup")
+    assert done.returncode == 3
+    assert "setup: no cargo-web here: apt-get would remove rustup for it\n" in done.stderr
+    assert "-> apt-get install cargo-web, if you can do without what it removes" in done.stderr
+    assert "services held" not in machine.calls
 
 
 def test_who_is_not_root_is_told_what_is_missing(machine: Machine) -> None:
