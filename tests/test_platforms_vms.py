@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import socket
 import stat
@@ -29,7 +30,7 @@ from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
-from virtoll.images import disk, kernel, layer
+from virtoll.images import busybox, disk, kernel, layer
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
@@ -697,25 +698,67 @@ def test_a_kernel_of_ones_own_that_is_not_there() -> None:
     assert "kernel = PATH" in problem.remedy
 
 
-def test_busybox_is_taken_from_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It need not be /bin/busybox: who had it elsewhere got a traceback."""
+class _Sources(LocalHost):
+    """A machine whose package sources hold a busybox, or none."""
+
+    def __init__(self, *, hold_it: bool = True) -> None:
+        self.hold_it, self.fetched = hold_it, 0
+
+    def run(self, argv, **_):  # type: ignore[no-untyped-def]
+        match argv[0]:
+            case "sh":
+                Path(argv[4], f"{argv[-1]}.deb").touch()
+                self.fetched += 1
+            case "dpkg-deb":
+                (Path(argv[3]) / "usr/bin").mkdir(parents=True)
+                (Path(argv[3]) / "usr/bin/busybox").write_text("it was fetched")
+        return Completed(tuple(argv), 0 if self.hold_it else 100, b"", b"")
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's busybox, which needs libraries."""
     monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    busybox = tmp_path / "busybox"
-    busybox.write_text("linked with /lib64/ld-linux-x86-64.so.2")
-    busybox.chmod(0o755)
-    problem = kernel.kernel_problem(LocalHost())
+    program = tmp_path / "busybox"
+    program.write_text("linked with /lib64/ld-linux-x86-64.so.2")
+    program.chmod(0o755)
+    return program
+
+
+def test_busybox_is_taken_from_where_it_is_found(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be /bin/busybox: who had it elsewhere got a traceback."""
+    host = _Sources(hold_it=False)
+    problem = kernel.kernel_problem(host)
     assert problem is not None
-    assert problem.what.startswith(f"{busybox} is not static")
-    first = kernel._recipe(kernel.VIRTIO)
-    busybox.write_text("all that it needs")
+    assert problem.what.startswith(f"{dynamic} is not static")
+    assert problem.remedy == "apt-get install busybox-static, which takes the place of the package busybox"
+    dynamic.write_text("all that it needs")
     assert b"all that it needs" in kernel.initramfs((), kernel.VIRTIO)
+    first = kernel._recipe(kernel.VIRTIO)
+    dynamic.write_text("all that it needs now")
     assert kernel._recipe(kernel.VIRTIO) != first
-    monkeypatch.setattr(kernel, "find", lambda _name: None)
-    problem = kernel.kernel_problem(LocalHost())
+    monkeypatch.setattr(busybox, "find", lambda _name: None)
+    problem = kernel.kernel_problem(host)
     assert problem is not None
     assert (problem.what, problem.remedy) == ("busybox is missing", "apt-get install busybox-static")
-    assert kernel.known_kernel(LocalHost()) is None
+    assert kernel.known_kernel(host) is None
+
+
+def test_a_static_busybox_is_fetched_beside_one_that_needs_libraries(dynamic: Path) -> None:
+    """Debian's two exclude each other: where the usual one was, no guest could be had without its removal."""
+    host = _Sources()
+    own = dynamic.with_name("vmlinux")
+    own.write_bytes(b"\x7fELF...Linux version 6.6.1 (x@y)")
+    assert kernel.kernel_problem(host, own) is None
+    assert (host.fetched, kernel.known_kernel(host, own)) == (0, None)
+    found = kernel.guest_kernel(host, booted.silent, own)
+    assert b"it was fetched" in found.initramfs.read_bytes()
+    assert kernel.guest_kernel(host, booted.silent, own) == found == kernel.known_kernel(host, own)
+    assert host.fetched == 1
+    shutil.rmtree(dynamic.with_name("cache"))
+    with pytest.raises(HostError, match="is not static"):
+        kernel.guest_kernel(_Sources(hold_it=False), booted.silent, own)
 
 
 def test_what_a_tree_takes_is_told_where_its_file_system_compresses(

@@ -23,6 +23,7 @@ from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.programs import find
+from virtoll.images import busybox, debs
 from virtoll.images.cached import cached, remove
 
 METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
@@ -30,7 +31,6 @@ _INIT = Path(__file__).with_name("guest_init.sh")
 _APT_LISTS = Path("/var/lib/apt/lists")
 _ORDER = "modules.dep"  # what depmod notes
 _IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
-_STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
 
 
@@ -75,6 +75,7 @@ def guest_kernel(
     """
     try:
         private.make(cache_directory(), "kernels")
+        busybox.fetch(host, progress)
         found = _load(
             _from_packages(host, progress, devices) if own is None else _from_file(host, own, progress, devices)
         )
@@ -95,18 +96,13 @@ def kept_kernel(host: Host, own: Path | None = None, devices: Devices = VIRTIO) 
 
 def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTIO) -> Problem | None:
     """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
-    try:
-        busybox = _busybox()
-    except HostError as error:
-        return error.problem
-    if b"/ld-linux" in busybox.read_bytes():
-        return Problem(f"{busybox} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
+    if problem := busybox.problem(host):
+        return problem
     if own is not None:
         return None if own.is_file() else _no_kernel(host, own).problem
-    if _newest_is_known(_newest(devices)):
-        return None
     try:
-        kernel_package(host)
+        if busybox.static() is None or not _newest_is_known(_newest(devices)):
+            kernel_package(host)
     except HostError as error:
         return error.problem
     return None
@@ -141,11 +137,11 @@ def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
     return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
 
 
-def _busybox() -> Path:
-    path = find("busybox")
+def _busybox() -> bytes:
+    path = busybox.static()
     if path is None:
-        raise HostError("busybox is missing", where="PATH", remedy=_STATIC_BUSYBOX)
-    return Path(path)
+        raise HostError("there is no static busybox", where="PATH", remedy="`virtoll doctor` says how to have one")
+    return path.read_bytes()
 
 
 def _no_kernel(host: Host, own: Path) -> HostError:
@@ -182,15 +178,9 @@ def _from_packages(host: Host, progress: Callable[[str], None], devices: Devices
 
     def make(partial: Path) -> None:
         progress(f"fetching the guests' kernel {package}")
-        tree = partial / "tree"
-        tree.mkdir(parents=True)
         depends = host.run(["apt-cache", "depends", "--important", package], env=_IN_ENGLISH).text
         modules = versioned_dependencies(depends, "linux-modules-")  # Ubuntu packs them apart
-        fetch = 'cd "$1" && shift && exec apt-get download -q -o APT::Sandbox::User=root "$@"'
-        host.run(["sh", "-c", fetch, "sh", str(partial), package, *modules], timeout_s=600)
-        for path in partial.glob("*.deb"):
-            host.run(["dpkg-deb", "-x", str(path), str(tree)], timeout_s=300)
-            path.unlink()
+        tree = debs.unpack(host, partial, package, *modules)
         _let_modules_be_found(tree)
         (vmlinuz,) = tree.glob("boot/vmlinuz-*")
         _write_entry(host, partial, vmlinuz, tree, devices)
@@ -235,7 +225,7 @@ def versioned_dependencies(apt_cache_depends: str, prefix: str) -> list[str]:
 
 def _recipe(devices: Devices) -> str:
     """Twelve hex digits over all that goes into an initramfs besides the kernel's modules."""
-    parts = (_INIT.read_bytes(), _busybox().read_bytes(), repr(devices).encode())
+    parts = (_INIT.read_bytes(), _busybox(), repr(devices).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -335,7 +325,7 @@ def initramfs(modules: Iterable[Path], devices: Devices) -> bytes:
     return cpio(
         {
             **dict.fromkeys(("bin", "dev", "modules", "proc", "root", "sys")),
-            "bin/busybox": _busybox().read_bytes(),
+            "bin/busybox": _busybox(),
             "init": _INIT.read_bytes(),
             "devices": f"{devices.disk} {devices.agent}\n".encode(),
             **contents,

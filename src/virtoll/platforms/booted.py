@@ -19,7 +19,6 @@ from virtoll.study.limits import Limits
 FOR_A_DISK_AND_A_KERNEL = {
     "mkfs.ext4": "apt-get install e2fsprogs",
     "modprobe": "apt-get install kmod",
-    "busybox": "apt-get install busybox-static",
 }
 
 

@@ -48,7 +48,6 @@ _NEEDED = {
     "ip": "iproute2",
     "mkfs.ext4": "e2fsprogs",
     "modprobe": "kmod",
-    "busybox": "busybox-static",
 }
 _EMULATORS = ("libexec/xen-qemu-system-i386", "lib/xen-*/bin/qemu-system-i386")  # Debian's, and as Xen builds it
 _NOT_LIVE = "not yet run on a live Xen host"
