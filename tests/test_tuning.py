@@ -215,6 +215,30 @@ def test_where_the_file_is_missing_it_is_said(tmp_path: Path, where: Path, host:
     assert not where.exists()
 
 
+def test_an_energy_preference_that_the_governor_takes_with_it_is_put_back(
+    root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """amd-pstate's: performance stayed in force under the old governor until the machine was booted anew."""
+    amd = {"scaling_governor": "powersave\n", "scaling_driver": "amd-pstate-epp\n"}
+    amd |= {"energy_performance_preference": "balance_performance\n", "scaling_available_governors": "performance\n"}
+    made(root, {f"{CPUS}/cpu{n}/cpufreq/{name}": text for n in (0, 1) for name, text in amd.items()})
+    write = changes._write
+
+    def kernel(path: Path, value: str) -> None:
+        preference, governor = (path.with_name(name) for name in ("energy_performance_preference", "scaling_governor"))
+        if path == preference and chosen(governor) == "performance" and value != "performance":
+            raise HostError("Device or resource busy", where=str(path))
+        if path == governor and value == "performance":
+            preference.write_text("performance\n")
+        write(path, value)
+
+    monkeypatch.setattr(changes, "_write", kernel)
+    assert became(tune([Governor(root)], host, where)) == ["done"]
+    assert Governor(root).is_in_force(where)
+    assert set(became(untune([Governor(root)], host, where))) == {"undone"}
+    assert all(chosen(root / f"{CPUS}/cpu{n}/cpufreq/{name}") == amd[name].strip() for n in (0, 1) for name in amd)
+
+
 def test_a_kernel_without_the_governor_is_not_asked_for_it(root: Path, where: Path, host: LocalHost) -> None:
     made(root, {name: "powersave\n" for name in GOVERNORS if name.endswith("governors")})
     (outcome,) = tune([Governor(root)], host, where)

@@ -145,6 +145,9 @@ def governors(root: Path) -> list[Path]:
     return [path for path in files if chosen(path.parents[1] / "online") != "0"]
 
 
+_AMD = "amd-pstate-epp"  # Linux, drivers/cpufreq/amd-pstate.c: amd_pstate_epp_update_limit
+
+
 class Governor(SettingsKnob):
     """The frequency governor of every CPU."""
 
@@ -155,14 +158,20 @@ class Governor(SettingsKnob):
     def wanted(self) -> Iterator[tuple[Path, str]]:
         """Every CPU's; that of a pinned clock as it is: put back later it would not bring the frequency back, for it
         keeps the one that it finds (Linux, drivers/cpufreq/cpufreq_userspace.c: cpufreq_userspace_policy_start).
+
+        With amd-pstate the energy preference, too, and before: the governor performance sets it, and no other does it
+        back. It is put back after the governor: under performance it cannot be.
         """
+        for path in governors(self.root):
+            if chosen(path.with_name("scaling_driver")) == _AMD and chosen(path) not in STEADY_GOVERNORS:
+                yield path.with_name("energy_performance_preference"), "performance"
         for path in governors(self.root):
             now = chosen(path) or ""
             yield path, now if now in STEADY_GOVERNORS else STEADY_GOVERNORS[0]
 
     def refusal(self) -> Problem | None:
         """No frequency driver, or one without that governor."""
-        paths = [path for path, _ in self.wanted()]
+        paths = governors(self.root)
         if not paths:
             return Problem("no cpufreq here: the hypervisor or the firmware sets the frequency, and does not tell")
         offered = paths[0].with_name("scaling_available_governors")
