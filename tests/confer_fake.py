@@ -26,6 +26,7 @@ def audio(participants: int, joins: int, length_ns: int) -> dict[str, Any]:
     return {
         "listeners": participants,
         "unheard": 0,
+        "no_first_packet": 0,
         "there_ns": participants * length_ns,
         "waiting_ns": 0,
         "packets": expected,
@@ -79,6 +80,8 @@ def report(
             "key_frames_asked": joins,
             "nacks": expected // 1000,
             "dropped": 0,
+            "no_first_packet": 0,
+            "no_first_key_frame": 0,
             "jitter": histogram(2_000_000, streams),
             "first_packet": histogram(50_000_000, joins),
             "first_key_frame": histogram(200_000_000, joins),

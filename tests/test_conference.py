@@ -308,6 +308,22 @@ def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("lost")
+def test_streams_that_never_bring_a_packet_miss_the_time_to_the_first(tmp_path: Path) -> None:
+    """Of 540 streams 472 brought none, and the others one after 50 ms: below a second, it was said."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        each = report["received"]["webcam"]
+        if level == 60:
+            each["first_packet"], each["no_first_packet"] = [[50_000_000, 50_001_000, 68]], 472
+
+    text = TEXT.replace('["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]', '["first_packet < 1 s"]')
+    load = load_of(study(text))
+    measured = ramped(subject_of(load, InNoTime(load, knee=100, change=change)), notes_in(tmp_path))
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [], "60": ["first_packet < 1 s"]}
+    assert measured.facts[VOID] == {}
+
+
+@pytest.mark.usefixtures("lost")
 def test_a_level_at_which_some_were_kept_out_was_not_met(tmp_path: Path) -> None:
     """Who is not in has no streams that lose or freeze: a server that let 20 in, and nobody else, met an objective of
     those at all levels. One of who is there says so itself.
@@ -972,6 +988,24 @@ def test_who_was_kept_out_or_cut_off_is_not_carried_under_another_objective_eith
     loss = Objective(text="loss < 5 %", metric="participants.loss_percent", better="less", bound=5, unit="%")
     users = {each.arm.platform: [one.users for one in each.deployments] for each in of_levels(matrix, LEVEL, [loss])}
     assert users == dict.fromkeys(users, [20.0] * len(matrix.blocks))
+
+
+def test_a_median_among_what_never_came_is_worse_than_any_in_tables_and_advice(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    """It was that of the streams that brought a packet, and `advise` took the level for met."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["received"]["webcam"]["no_first_packet"] = 500 if level == 60 else 0
+
+    findings = find(run_of(tmp_path / "run", change=change).path)
+    matrix, metric, native = findings.matrix, "participants.first_packet_ms", arm(findings, "native")
+    assert matrix.censored(metric, native, matrix.conditions[-1]) == (len(matrix.blocks), len(matrix.blocks))
+    assert matrix.absolute(metric, native, matrix.conditions[-1]) is None
+    assert matrix.absolute(metric, native, matrix.conditions[0]) is not None
+    first = Objective(text="first_packet < 1 s", metric=metric, better="less", bound=1000, unit="ms")
+    users = {each.arm.platform: [one.users for one in each.deployments] for each in of_levels(matrix, LEVEL, [first])}
+    assert users == dict.fromkeys(users, [40.0] * len(matrix.blocks))
 
 
 def test_without_an_objective_a_level_at_which_some_were_kept_out_is_none_of_so_many_participants(

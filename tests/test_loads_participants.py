@@ -218,10 +218,31 @@ def test_a_stream_that_never_shows_anything_stands_still() -> None:
     for each in report["received"].values():
         each["waiting_ns"], each["watched_ns"] = each["watched_ns"], 0
         each["first_key_frame"] = []
+        each["no_first_key_frame"] = each["streams"]
     window = measurement_of(report, before=0, at=None).window
     assert window.work == 0
     assert (window.values["frozen_percent"], window.values["waiting_percent"]) == (100, 100)
     assert "first_key_frame_ms" not in window.values
+    assert window.censored == ["first_key_frame_ms"]
+    assert window.counts["no_first_key_frame"] == 9 * 19
+
+
+@pytest.mark.parametrize(("came", "never", "is_told"), [(300, 2100, False), (1200, 1200, True), (1200, 1201, False)])
+def test_what_never_came_took_longer_than_any(came: int, never: int, is_told: bool) -> None:
+    """Of 2,400 streams 2,100 never brought a packet, and the median was that of the rest."""
+    report = told()
+    report["audio"] = confer_fake.audio(20, came, 10 * SECOND) | {"no_first_packet": never}
+    for number, each in enumerate(report["received"].values()):
+        each["first_packet"] = [[50_000_000, 50_001_000, came // 2]]
+        each["no_first_packet"] = never * number  # of one role alone
+    window = measurement_of(report, before=0, at=20).window
+    first, heard = ("first_packet_ms", "audio_first_packet_ms")
+    assert (first in window.values, heard in window.values) == (is_told, is_told)
+    assert window.censored == ([] if is_told else [first, heard])
+    assert (window.counts["no_first_packet"], window.counts["audio_no_first_packet"]) == (never, never)
+    for load in (load_of(speakers=1), load_of(speakers=1, levels=(20,))):
+        measured = load.measured([measurement_of(report, before=0, at=20)])
+        assert {first, heard} <= measured.quantities.keys(), "it is worse than any, and not unknown"
 
 
 def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:

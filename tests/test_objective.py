@@ -164,6 +164,8 @@ def test_a_loads_own_quantity_is_its_windows() -> None:
     with pytest.raises(ValueError, match="stalled_percent was not told"):
         value("stalled < 1 %", window(9), None)
     assert value("stalled < 1 %", window(0, 5), None) is None, "nobody began to watch: worse than any stall"
+    never = window(9).model_copy(update={"censored": ["stalled_percent"]})
+    assert value("stalled < 1 %", never, None) is None, "it is among what never came"
 
 
 def test_a_quantity_of_the_load_s_own_may_be_called_as_what_others_tell() -> None:

@@ -19,6 +19,7 @@ mod crypto;
 #[cfg(test)]
 mod fake;
 mod film;
+mod first;
 mod frames;
 mod h264;
 mod janus;

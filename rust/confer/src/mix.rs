@@ -5,6 +5,7 @@
 //! so much an interruption (`kInterruptionLenMs`). NetEq's buffer, which would bridge some of it, is not imitated.
 
 use super::counting::Counting;
+use super::first::First;
 use super::sound::FRAME_NS;
 use super::tally::{Heard, Span};
 
@@ -30,6 +31,7 @@ pub struct Packet {
 pub struct Mix {
     /// When its listener came in.
     since_ns: i64,
+    first: First,
     first_ns: Option<i64>,
     /// Until when what has come lasts.
     heard_ns: i64,
@@ -40,6 +42,7 @@ impl Mix {
     pub fn new(since_ns: i64) -> Self {
         Mix {
             since_ns,
+            first: First::new(since_ns),
             first_ns: None,
             heard_ns: i64::MAX,
             counting: Counting::new(CLOCK_HZ, MOST_PER_S),
@@ -52,8 +55,7 @@ impl Mix {
         match self.first_ns {
             None => {
                 self.first_ns = Some(now_ns);
-                let waited_ns = (now_ns - self.since_ns).max(0);
-                heard.first_packet.record(waited_ns as u64);
+                self.first.came(now_ns, &mut heard.first_packet);
             }
             Some(_) => self.gap(now_ns, span, heard),
         }
@@ -96,6 +98,7 @@ impl Mix {
         let first_ns = self.first_ns.unwrap_or(i64::MAX);
         heard.unheard +=
             u64::from(self.first_ns.is_none() && until_ns - self.since_ns >= patience_ns);
+        heard.no_first_packet += self.first.missing(span, at_ns, patience_ns);
         heard.there_ns += span.part_ns(self.since_ns, until_ns);
         heard.waiting_ns += span.part_ns(self.since_ns, first_ns.min(until_ns));
         self.gap(until_ns, span, heard);
@@ -178,7 +181,7 @@ mod tests {
         let heard = heard(std::iter::empty());
         assert_eq!((heard.waiting_ns, heard.there_ns), (1000 * MS, 1000 * MS));
         assert_eq!((heard.unheard, heard.gaps, heard.expected), (1, 0, 0));
-        assert_eq!(heard.first_packet.total(), 0);
+        assert_eq!((heard.first_packet.total(), heard.no_first_packet), (0, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::codec::Codec;
 use super::counting::Counting;
+use super::first::First;
 use super::frames::{Frames, Showing};
 use super::tally::{Counts, Span};
 
@@ -34,7 +35,8 @@ pub struct Stream {
     codec: Codec,
     /// When it was heard of.
     since_ns: i64,
-    has_come: bool,
+    first_packet: First,
+    first_key_frame: First,
     counting: Counting,
     frames: Frames,
     showing: Showing,
@@ -47,7 +49,8 @@ impl Stream {
             role,
             codec,
             since_ns,
-            has_come: false,
+            first_packet: First::new(since_ns),
+            first_key_frame: First::new(since_ns),
             counting: Counting::new(CLOCK_HZ, MOST_PER_S),
             frames: Frames::default(),
             showing: Showing::default(),
@@ -59,11 +62,7 @@ impl Stream {
     pub fn came(&mut self, packet: &Packet, span: Span, counts: &mut Counts) -> bool {
         let now_ns = packet.came_ns;
         let in_window = span.holds(now_ns);
-        if !std::mem::replace(&mut self.has_come, true) {
-            counts
-                .first_packet
-                .record((now_ns - self.since_ns).max(0) as u64);
-        }
+        self.first_packet.came(now_ns, &mut counts.first_packet);
         let had = self.counting.had();
         let (number, timestamp) = (packet.number, packet.timestamp);
         let is_of_use = match packet.is_repair {
@@ -92,11 +91,8 @@ impl Stream {
         if shown.frames == 0 {
             return;
         }
-        let is_first = self.showing.first_ns.is_none();
-        if is_first {
-            let waited_ns = (now_ns - self.since_ns).max(0);
-            counts.first_key_frame.record(waited_ns as u64);
-        }
+        self.first_key_frame
+            .came(now_ns, &mut counts.first_key_frame);
         let frozen = self.showing.shown(shown.frames, now_ns);
         if span.holds(now_ns) {
             counts.frames += shown.frames;
@@ -121,7 +117,8 @@ impl Stream {
     pub fn end(&mut self, span: Span, at_ns: i64, patience_ns: i64, counts: &mut Counts) {
         let until_ns = span.until_ns.min(at_ns);
         counts.streams += u64::from(at_ns >= span.until_ns);
-        counts.no_media += u64::from(!self.has_come && until_ns - self.since_ns >= patience_ns);
+        counts.no_first_packet += self.first_packet.missing(span, at_ns, patience_ns);
+        counts.no_first_key_frame += self.first_key_frame.missing(span, at_ns, patience_ns);
         let first_ns = self.showing.first_ns.unwrap_or(i64::MAX);
         counts.watched_ns += span.part_ns(first_ns, until_ns);
         counts.waiting_ns += span.part_ns(self.since_ns, first_ns.min(until_ns));
@@ -279,10 +276,21 @@ mod tests {
         );
         let (counts, _) = watched(std::iter::empty());
         assert_eq!((counts.watched_ns, counts.waiting_ns), (0, 1000 * MS));
-        assert_eq!(
-            (counts.no_media, counts.streams, counts.expected),
-            (1, 1, 0)
-        );
+        assert_eq!((counts.streams, counts.expected), (1, 0));
+    }
+
+    /// Nobody read how many those were, and the median was of those that came.
+    #[test]
+    fn what_never_came_is_told_beside_the_times_of_what_did() {
+        let told = |given: Vec<(u64, bool, i64)>| {
+            let (counts, _) = watched(given.into_iter());
+            let packets = (counts.first_packet.total(), counts.no_first_packet);
+            let key_frames = (counts.first_key_frame.total(), counts.no_first_key_frame);
+            (packets, key_frames)
+        };
+        assert_eq!(told(vec![]), ((0, 1), (0, 1)));
+        assert_eq!(told(vec![(1, false, 40)]), ((1, 0), (0, 1)));
+        assert_eq!(told(vec![(0, false, 40)]), ((1, 0), (1, 0)));
     }
 
     #[test]

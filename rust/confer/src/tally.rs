@@ -85,8 +85,9 @@ counts! {
     Counts / CountsTold {
         /// Subscribed to at the window's end.
         streams: u64,
-        /// Streams of which no packet had come within the patience, by the window's end.
-        no_media: u64,
+        /// Those to which the first of it never came (`First::missing`).
+        no_first_packet: u64,
+        no_first_key_frame: u64,
         watched_ns: i64,
         waiting_ns: i64,
         packets: u64,
@@ -133,6 +134,8 @@ counts! {
         listeners: u64,
         /// Those to whom nothing had come within the patience, by the window's end.
         unheard: u64,
+        /// Those to whom its first never came (`First::missing`).
+        no_first_packet: u64,
         /// All their time since they came in, and the part of it without a first packet yet.
         there_ns: i64,
         waiting_ns: i64,

@@ -235,6 +235,10 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
         if key in untold:
             trial.put(name, untold[key])
             continue
+        if any(key in window.censored for window in measured.windows):
+            trial.put(name, "it is among what never came")
+            trial.censored.add(name)
+            continue
         windows = np.asarray(measured.values(key), dtype=float)
         if not windows.size:
             trial.put(name, f"{measured.instrument} did not tell it in every window")

@@ -91,7 +91,7 @@ def _part(measured: Measured | None, numbers: Sequence[int]) -> Measured | None:
         return None
     windows = [measured.windows[number - 1] for number in numbers]
     quantities = {
-        key: quantity for key, quantity in measured.quantities.items() if all(key in each.values for each in windows)
+        key: quantity for key, quantity in measured.quantities.items() if all(each.tells(key) for each in windows)
     }
     return measured.model_copy(update={"windows": windows, "quantities": quantities})
 

@@ -3,6 +3,8 @@
 A stream stands still while it is frozen, and from when it is subscribed to until its first picture is whole: one that
 never comes is no better than one that has stopped. Frozen is what W3C's webrtc-stats calls so: a picture that comes
 later after the one before than three times the mean of the last thirty gaps, and than that mean and 150 ms.
+
+A first packet, or key frame, that never came took longer than any: a median that is among those has no value.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Final
 from virtoll import __version__
 from virtoll.loads.base import Bulk, Histogram, Measurement, histogram, late, latest_ns
 from virtoll.record.model import DROPPED, JOINED, SENDS, SENDS_LATE, STAY, WAKES, WAKES_LATE, Events, Quantity, Window
+from virtoll.record.objective import quantile_ns
 
 WEBCAM: Final = "webcam"  # those who send
 DESKTOP: Final = "desktop"
@@ -59,6 +62,8 @@ _RECEIVED = (
     "freezes",
     "key_frames_asked",
     "nacks",
+    "no_first_packet",
+    "no_first_key_frame",
 )
 
 
@@ -69,12 +74,13 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
     seen_ns = sum(each["watched_ns"] - each["frozen_ns"] for each in received.values())
     frames, late_frames = (sum(each[name] for each in sent) for name in ("frames", "late_frames"))
     totals = {name: sum(each[name] for each in received.values()) for name in _RECEIVED}
-    audio = report["audio"]
+    audio, firsts = report["audio"], _firsts(report)
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=seen_ns / 1e9,
-        values=_values(report),
+        values=_values(report) | {key: value for key, value in firsts.items() if value is not None},
+        censored=[key for key, value in firsts.items() if value is None],
         counts={
             **totals,
             **_heard(audio),
@@ -101,7 +107,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
 
 def _heard(audio: Mapping[str, Any]) -> dict[str, int]:
     """The counts of audio, where there was any to hear."""
-    names = ("listeners", "unheard", "packets", "expected", "lost", "useless", "gaps", "said")
+    names = ("listeners", "unheard", "no_first_packet", "packets", "expected", "lost", "useless", "gaps", "said")
     return {f"audio_{name}": audio[name] for name in names} if audio["there_ns"] else {}
 
 
@@ -154,9 +160,6 @@ def _values(report: Mapping[str, Any]) -> dict[str, float]:
     ):
         if rows:
             told[key] = _mean_ns(rows) / 1e6
-    for key in ("first_packet", "first_key_frame"):
-        if firsts := sorted(row for each in streams for row in each[key]):
-            told[f"{key}_ms"] = _median_ns(firsts) / 1e6
     for role in (WEBCAM, DESKTOP):
         each = received.get(role, {"watched_ns": 0, "waiting_ns": 0})
         if there_ns := each["watched_ns"] + each["waiting_ns"]:  # of a stream that came or went, its part of the window
@@ -178,21 +181,23 @@ def _audio_values(audio: Mapping[str, Any]) -> dict[str, float]:
         told["audio_loss_percent"] = 100 * audio["lost"] / audio["expected"]
     if audio["jitter"]:
         told["audio_jitter_ms"] = _mean_ns(audio["jitter"]) / 1e6
-    if audio["first_packet"]:
-        told["audio_first_packet_ms"] = _median_ns(sorted(audio["first_packet"])) / 1e6
+    return told
+
+
+def _firsts(report: Mapping[str, Any]) -> dict[str, float | None]:
+    """Medians of how long the first of something took, where any was waited for; None: among those that never came."""
+    streams = list(report["received"].values())
+    waited = {key: [(each[key], each[f"no_{key}"]) for each in streams] for key in ("first_packet", "first_key_frame")}
+    waited["audio_first_packet"] = [(report["audio"]["first_packet"], report["audio"]["no_first_packet"])]
+    told: dict[str, float | None] = {}
+    for key, of_each in waited.items():
+        rows = histogram(sorted(row for came, _ in of_each for row in came))
+        if total := sum(number for *_, number in rows) + sum(never for _, never in of_each):
+            median_ns = quantile_ns(rows, 0.5, total)
+            told[f"{key}_ms"] = None if median_ns is None else median_ns / 1e6
     return told
 
 
 def _mean_ns(rows: list[list[int]]) -> float:
     """By the middles of the buckets."""
     return sum((lower + upper) / 2 * number for lower, upper, number in rows) / sum(number for *_, number in rows)
-
-
-def _median_ns(rows: list[list[int]]) -> int:
-    """The bound of the bucket that holds the median; ``rows`` ascend."""
-    rank = (sum(number for *_, number in rows) + 1) // 2
-    for _, upper_ns, number in rows:
-        rank -= number
-        if rank <= 0:
-            return upper_ns
-    raise AssertionError("the median is among them")

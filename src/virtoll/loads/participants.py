@@ -204,7 +204,7 @@ class ParticipantsLoad(Load):
         """The record; of a ramp with all that any window could tell, else with what all of them could."""
         windows = [measurement.window for measurement in measurements]
         enough = any if self.levels else all
-        told = {key: q for key, q in self.quantities.items() if enough(key in window.values for window in windows)}
+        told = {key: q for key, q in self.quantities.items() if enough(window.tells(key) for window in windows)}
         untold = where_untold("frozen_percent", windows, "no stream was seen", "freezes")
         notes = [] if "frozen_percent" in told else untold
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})

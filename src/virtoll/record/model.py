@@ -298,6 +298,7 @@ class Window(_Record):
     # kept, or when all paused; of a program: its own.
     until_ns: int | None = None
     values: dict[str, float] = {}  # by quantity
+    censored: list[str] = []  # quantities without a value that are worse than any: they are of what did not come
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"
     cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
@@ -306,6 +307,10 @@ class Window(_Record):
     at: float | None = None  # the level, where several were tried: users, or requests per second
     begun_ns: int | None = None  # when it really began, where a start was agreed on; None: there was none, or not told
     parts: list[GeneratorPart] = []  # of each of several generators: the window is their sum; []: there was one
+
+    def tells(self, key: str) -> bool:
+        """Whether it has a quantity's value, or that this is worse than any."""
+        return key in self.values or key in self.censored
 
     @property
     def end_ns(self) -> int:

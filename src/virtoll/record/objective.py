@@ -144,7 +144,7 @@ def _quantity(metric: str, window: Window, events: Events | None) -> float | Non
     """A quantity of the load's own. Of a window in which nobody was served there may be nothing that it could be of."""
     if metric in window.values:
         return window.values[metric]
-    if events is not None and _was_in_vain(window, events):
+    if metric in window.censored or (events is not None and _was_in_vain(window, events)):
         return None
     raise ValueError(f"{metric} was not told")
 

@@ -400,7 +400,7 @@ def _tells_lateness(window: Window) -> bool:
 def holding_lateness(window: Window) -> list[str]:
     """The quantities of a window that would be better, had the generator read, and sent, in time."""
     waited = [key for key, best in _BEST.items() if window.values.get(key, best) != best]
-    return waited + [key for key in _HOLD_LATENESS if key in window.values]
+    return waited + [key for key in _HOLD_LATENESS if window.tells(key)]
 
 
 def allowed_late(offered: int) -> int:

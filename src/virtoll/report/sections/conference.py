@@ -69,7 +69,7 @@ _ASKED = (
         "first",
         "How long until a stream that is subscribed to shows something?",
         ("participants.first_packet_ms", "participants.first_key_frame_ms"),
-        remark="Its first packet, and its first key frame, of those streams that had one.",
+        remark="Its first packet, and its first key frame; one that never came took longer than any.",
     ),
     Asked(
         "audio-silent",
