@@ -11,7 +11,7 @@ from bbb_place import Double, DoublePage, api_of
 from bbb_server import BbbServer
 from virtoll.errors import TrialError
 from virtoll.loads import bigbluebutton
-from virtoll.loads.bbb_api import Api, UnansweredError
+from virtoll.loads.bbb_api import Answer, Api, Attendee, UnansweredError
 from virtoll.loads.bigbluebutton import BigBlueButtonSettings, Meeting, Stay
 from virtoll.loads.cdp import BrowserError, Kind
 from virtoll.loads.meeting import Join, Look, Seen, lost
@@ -89,8 +89,17 @@ def stay_and_page(server: BbbServer, kind: Kind) -> tuple[Stay, Any]:
 def seen(*there_at_end: str) -> Seen:
     """Of a and b, who are in before the window."""
     looks = [(2, ("a", "b")), (10, ("a", "b")), (11, there_at_end), (12, there_at_end), (13, there_at_end)]
-    told = [Look(at_s * S, frozenset(there), frozenset(), {}) for at_s, there in looks]
+    told = [Look(at_s * S, frozenset(there), frozenset(), 0, {}) for at_s, there in looks]
     return Seen(10 * S, 14 * S, [Join(name, S, False, S, 2 * S) for name in "ab"], told)
+
+
+def test_of_those_whom_the_server_lists_ours_are_kept_and_of_the_others_their_number() -> None:
+    """Four times a second the names of all were kept, however many a server made up."""
+    counts = dict.fromkeys(("participantCount", "videoCount", "voiceParticipantCount", "listenerCount"), "7")
+    listed = [("a", True), ("b", False), *((f"stranger {number}", True) for number in range(5))]
+    answer = Answer(counts, tuple(Attendee(user, has_video, False, False) for user, has_video in listed))
+    look = Look.of(answer, S, frozenset("abc"))
+    assert (look.users, look.seen, look.strangers) == (frozenset("ab"), frozenset("a"), 5)
 
 
 @pytest.mark.parametrize("kind", ["ended", "crashed"])

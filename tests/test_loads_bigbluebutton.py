@@ -63,7 +63,7 @@ COUNTS = {"participants_counted": 0, "webcams_counted": 0, "voices_counted": 0, 
 
 def look(at_s: float, *there: str, on: tuple[str, ...] = ()) -> Look:
     counts = {**COUNTS, "participants_counted": len(there), "webcams_counted": len(on)}
-    return Look(round(at_s * S), frozenset(there), frozenset(on), counts)
+    return Look(round(at_s * S), frozenset(there), frozenset(on), 0, counts)
 
 
 def window(joins: list[Join], looks: list[Look], start_s: int = 10, end_s: int = 14) -> Measurement:
@@ -123,7 +123,7 @@ def test_a_window_of_which_the_server_told_too_little_is_none() -> None:
 
 @given(st.lists(st.integers(0, 30 * S), max_size=30), st.integers(0, 20), st.integers(1, 10))
 def test_looks_never_tell_of_more_than_the_window(ats: list[int], start_s: int, long_s: int) -> None:
-    looks = [Look(at_ns, frozenset({"a"}), frozenset(), COUNTS) for at_ns in sorted(ats)]
+    looks = [Look(at_ns, frozenset({"a"}), frozenset(), 0, COUNTS) for at_ns in sorted(ats)]
     seen = Seen(start_s * S, (start_s + long_s) * S, [Join("a", 0, False)], looks)
     assert 0 <= seen.covered_ns <= long_s * S
     assert seen.there_ns(lambda each: len(each.users)) == seen.covered_ns

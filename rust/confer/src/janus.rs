@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 
 use super::bridge::{self, Bridge};
 use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
-use super::room::{Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
+use super::room::{expect_short, Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
 use super::spec::JanusSpec;
 
 const PLUGIN: &str = "janus.plugin.videoroom";
@@ -208,6 +208,8 @@ impl<'a> Janus<'a> {
                 return Err(Failure::Signalling);
             }
             let sender = text(&publisher.id);
+            let mids = publisher.streams.iter().map(|stream| &stream.mid);
+            expect_short([&sender, &publisher.display].into_iter().chain(mids))?;
             self.displays
                 .insert(sender.clone(), publisher.display.clone());
             if !self.watches {

@@ -197,6 +197,26 @@ fn who_publishes_is_heard_of_at_once_whether_or_not_it_is_ever_offered() {
     assert_eq!(all_told(&mut sender), [], "it watches nobody");
 }
 
+/// Their number was bounded, and each could be as long as a message.
+#[test]
+fn what_is_kept_of_who_publishes_is_short() {
+    let spec = spec();
+    let hear = |id: Value, display: String, mid: String| {
+        let (mut janus, _) = joined(&spec, json!([]));
+        let stream = json!({"type": "video", "mid": mid});
+        let publishers = json!([{"id": id, "display": display, "streams": [stream]}]);
+        let data = json!({"videoroom": "event", "publishers": publishers});
+        janus.hear(&event("", 8, data, None))
+    };
+    let (whole, long) = (|| "x".repeat(256), || "x".repeat(257));
+    assert_eq!(hear(whole().into(), whole(), whole()), Ok(()));
+    let refused = Err(Failure::Signalling);
+    assert_eq!(hear(long().into(), whole(), whole()), refused);
+    assert_eq!(hear(json!([whole()]), whole(), whole()), refused);
+    assert_eq!(hear(whole().into(), long(), whole()), refused);
+    assert_eq!(hear(whole().into(), whole(), long()), refused);
+}
+
 #[test]
 fn who_left_before_it_was_asked_for_does_not_keep_the_others_away() {
     let spec = spec();

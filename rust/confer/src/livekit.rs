@@ -15,7 +15,7 @@ use super::livekit_said::{
     SignalRequest, SignalResponse, Track, CAMERA, DISCONNECTED, ROOM_CLOSED, ROOM_DELETED,
     SCREEN_SHARE, SUBSCRIBER, VIDEO,
 };
-use super::room::{Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
+use super::room::{expect_short, Failure, Feed, Room, Told, Way, Words, MOST_SENDERS};
 use super::spec::LiveKitSpec;
 
 const PROTOCOL: u32 = 15;
@@ -102,6 +102,12 @@ impl<'a> LiveKit<'a> {
             if self.versions.len().max(self.senders.len()) >= MOST_SENDERS {
                 return Err(Failure::Signalling);
             }
+            let tracks = participant.tracks.iter().map(|track| &track.sid);
+            expect_short(
+                [&participant.sid, &participant.identity]
+                    .into_iter()
+                    .chain(tracks),
+            )?;
             let version = self.versions.entry(participant.sid.clone()).or_default();
             if participant.identity != self.display && participant.version >= *version {
                 *version = participant.version; // they may come in another order

@@ -221,6 +221,26 @@ fn who_comes_again_under_his_name_takes_the_place_of_the_other() {
     );
 }
 
+/// Their number was bounded, and each could be as long as a message.
+#[test]
+fn what_is_kept_of_who_is_there_is_short() {
+    let spec = spec();
+    let hear = |sid: &str, identity: &str, track: &str| {
+        let others = vec![someone(sid, identity, &[track])];
+        let join = Response::Join(JoinResponse { others });
+        watcher(&spec).hear(&words(join))
+    };
+    let (whole, long) = ("x".repeat(256), "x".repeat(257));
+    assert_eq!(hear(&whole, &whole, &whole), Ok(()));
+    for (sid, identity, track) in [
+        (&long, &whole, &whole),
+        (&whole, &long, &whole),
+        (&whole, &whole, &long),
+    ] {
+        assert_eq!(hear(sid, identity, track), Err(Failure::Signalling));
+    }
+}
+
 #[test]
 fn candidates_are_of_the_connection_that_they_are_for() {
     let spec = spec();

@@ -33,6 +33,8 @@ pub enum Failure {
 /// what it says is kept for as long as it goes on.
 pub const MOST_SENDERS: usize = 10_000;
 pub const MOST_FEEDS: usize = 2_000;
+/// Of an identity, or a name, that is kept.
+pub const MOST_TEXT_BYTES: usize = 256;
 const TEXT_CHARS: usize = 100;
 
 impl Failure {
@@ -65,6 +67,14 @@ fn bounded(text: &str) -> String {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.kind())
+    }
+}
+
+/// Texts of a server's that are to be kept are as short as those are.
+pub fn expect_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Failure> {
+    match texts.into_iter().any(|text| text.len() > MOST_TEXT_BYTES) {
+        true => Err(Failure::Signalling),
+        false => Ok(()),
     }
 }
 

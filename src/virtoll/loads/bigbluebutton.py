@@ -278,7 +278,7 @@ class Stay:
         does not tell who is in.
         """
         pages: dict[str, Page] = {}
-        watch = Watch(self.held.ask)
+        watch = Watch(self.held.ask, frozenset(map(_user, range(self.settings.participants))))
         with watch.at_work():
             joins = self._come_in(watch, pages)
             start_ns = time.monotonic_ns() + self.settings.settle_ns
@@ -307,8 +307,7 @@ class Stay:
         """Ask each in when it is due, and wait until the server lists it."""
         settings, begin_ns = self.settings, time.monotonic_ns()
         joins = [
-            Join(f"virtoll-{i + 1}", begin_ns + i * settings.join_ns, i < settings.webcams)
-            for i in range(settings.participants)
+            Join(_user(i), begin_ns + i * settings.join_ns, i < settings.webcams) for i in range(settings.participants)
         ]
         for number, join in enumerate(joins, 1):
             watch.wait(join.due_ns)
@@ -334,6 +333,11 @@ class Stay:
             if join.in_ns is None and not join.failure:
                 join.failure = _cannot_arrive(pages[join.user])
         return all(join.in_ns is not None or join.failure for join in joins)
+
+
+def _user(number: int) -> str:
+    """By which the server knows a participant, from 0 on."""
+    return f"virtoll-{number + 1}"
 
 
 def _cannot_arrive(page: Page) -> str:

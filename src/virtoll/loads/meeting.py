@@ -41,16 +41,21 @@ class Look:
     """What the server told at one time, which is when its answer was there (CLOCK_MONOTONIC)."""
 
     at_ns: int
-    users: frozenset[str]  # who is in
+    users: frozenset[str]  # who of ours is in
     seen: frozenset[str]  # of those, whose webcam is on
+    strangers: int  # how many others are in
     counts: Mapping[str, int]  # the server's own, by the keys of `QUANTITIES`
 
     @classmethod
-    def of(cls, answer: Answer, at_ns: int) -> Look:
-        """Of an answer to getMeetingInfo. ValueError where it lacks a count."""
+    def of(cls, answer: Answer, at_ns: int, ours: frozenset[str]) -> Look:
+        """Of an answer to getMeetingInfo. There are many looks, and a server may list any number of users: of those who
+        are not ours nothing else is kept. ValueError where it lacks a count.
+        """
         counts = {name: answer.count(element) for name, element in _NAMES.items()}
-        there = answer.attendees
-        return cls(at_ns, frozenset(one.user for one in there), frozenset(o.user for o in there if o.has_video), counts)
+        there = {one.user for one in answer.attendees}
+        seen = {one.user for one in answer.attendees if one.has_video}
+        users = frozenset(user for user in ours if user in there)
+        return cls(at_ns, users, frozenset(user for user in users if user in seen), len(there) - len(users), counts)
 
 
 @dataclass
@@ -68,11 +73,11 @@ class Join:
 class Watch:
     """Looks at a meeting in a thread of its own, so that no page that is slow to open holds a look up."""
 
-    def __init__(self, ask: Callable[[], Answer]) -> None:
+    def __init__(self, ask: Callable[[], Answer], ours: frozenset[str]) -> None:
         self.looks: list[Look] = []  # only ever grows
         self.failed = 0
         self._last: TrialError | None = None
-        self._ask, self._gone, self._stop = ask, threading.Event(), threading.Event()
+        self._ask, self._ours, self._gone, self._stop = ask, ours, threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="looks at the meeting", daemon=True)
 
     @contextmanager
@@ -93,7 +98,7 @@ class Watch:
     def _look(self) -> None:
         try:
             answer = self._ask()
-            self.looks.append(Look.of(answer, time.monotonic_ns()))
+            self.looks.append(Look.of(answer, time.monotonic_ns(), self._ours))
         except ValueError as error:
             self._failed(UnansweredError(f"what the server tells of the meeting lacks a count: {error}"))
         except TrialError as error:
@@ -183,7 +188,7 @@ def measurement_of(seen: Seen, instrument: str, cpu_ns: int | None, at: float | 
         counts={
             **{f"{name}_at_end": count for name, count in last.counts.items()},
             "listed_at_end": len(users & last.users),
-            "strangers_at_end": len(last.users - users),
+            "strangers_at_end": last.strangers,
             "looks": len(seen.stretches),
             "looks_failed": failed_looks,
         },
