@@ -235,6 +235,7 @@ class FakePage:
 
     tells: list[Any]
     asked: list[str] = field(default_factory=list)
+    is_closed: bool = False
 
     def evaluate(self, expression: str, timeout_s: float) -> Any:
         assert timeout_s >= 0
@@ -246,7 +247,9 @@ class FakePage:
             raise told
         return told
 
-    def close(self, timeout_s: float) -> None: ...
+    def close(self, timeout_s: float) -> None:
+        assert timeout_s >= 0
+        self.is_closed = True
 
 
 @dataclass
@@ -361,6 +364,25 @@ def test_one_that_did_not_come_in_is_tried_again_before_the_next_window(clock: C
     assert (second.events.completed, second.events.failures) == (1, {})
     assert browser.asked_s == [10, 8], "in what time was left until the window"
     assert clock.now_ns == 72 * SECOND
+
+
+def test_one_that_the_server_did_not_let_in_is_tried_again_before_the_next_window(clock: Clock) -> None:
+    """Its page had been opened, and was asked for the same failure in each window of the session."""
+    refused, came = FakePage([sight(1, failure="signalling"), sight(3, failure="signalling")]), FakePage(ends())
+    there = watching(refused, clock=clock)
+    cast(FakeBrowser, there.chromium.browser).pages.append(came)
+    assert there.watch(60 * SECOND, 2 * SECOND).events.failures == {"signalling": 1}
+    assert not refused.is_closed, "that takes time, which is the window's"
+    second = there.watch(70 * SECOND, 2 * SECOND)
+    assert refused.is_closed
+    assert (second.events.completed, second.events.failures) == (1, {})
+
+
+def test_one_that_had_come_in_and_lost_the_server_stays_away(clock: Clock) -> None:
+    lost = sight(3, stats(3, 20), failure="signalling")
+    there = watching(FakePage([sight(1, stats(1, 10)), lost, sight(5, failure="signalling"), lost]), clock=clock)
+    for begin_s in (60, 70):
+        assert there.watch(begin_s * SECOND, 2 * SECOND).events.failures == {"signalling": 1}
 
 
 def test_where_they_come_in_late_their_cpu_time_is_told_from_before(clock: Clock) -> None:

@@ -2,7 +2,8 @@
 they see. They are pages of one Chromium on the generator's CPUs, of whose budget their CPU time is a part.
 
 A browser that does not start, crashes, hangs or sees nothing is told by kind with the window, and nothing waits for it
-beyond the window's end; what the others see, and the participants, goes on. One that has crashed stays away.
+beyond the window's end; what the others see, and the participants, goes on. One that has crashed stays away, and one
+that the server did not let in tries again before the next window.
 """
 
 from __future__ import annotations
@@ -63,16 +64,21 @@ class _Watcher:
 
     page: Page | None = None
     failure: str = ""
+    has_come_in: bool = False  # it has told of a stream
+    is_kept_out: bool = False  # it told before that why it does not watch
 
     def enter(self, browser: Browser, offer: JanusRoom, name: str, timeout_s: float) -> None:
         """Open a page and have it come in, unless it has; that it is in, it tells itself."""
+        deadline, page = time.monotonic() + timeout_s, None
+        if self.page is not None and self.is_kept_out:
+            self.page.close(min(_CLOSE_S, timeout_s))
+            self.page, self.is_kept_out = None, False
         if self.page is not None or self.failure in GONE:
             return
         script = files("virtoll.loads").joinpath(_SCRIPT).read_text(encoding="utf-8")
         watch = f"virtoll.watch({json.dumps(f'ws://{offer.address}:{offer.port}/')}, {offer.room}, {json.dumps(name)})"
-        deadline, page = time.monotonic() + timeout_s, None
         try:
-            page = browser.open(timeout_s=timeout_s)
+            page = browser.open(timeout_s=max(0.0, deadline - time.monotonic()))
             for expression in (script, watch):
                 page.evaluate(expression, max(0.0, deadline - time.monotonic()))
         except BrowserError as error:
@@ -94,6 +100,8 @@ class _Watcher:
             return error.kind
         except ValueError:
             return "unreadable"
+        self.has_come_in |= bool(sight.streams)
+        self.is_kept_out = bool(sight.failure) and not self.has_come_in
         return sight.failure or sight
 
 
