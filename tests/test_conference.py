@@ -6,7 +6,8 @@ import itertools
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from virtoll.catalogue import catalogue, features
 from virtoll.errors import HostError, Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.others import Look
 from virtoll.loads import participants
@@ -78,6 +80,8 @@ from virtoll.study import plan as estimating
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, settings_of
 from virtoll.study.plan import deployment_seconds, deployments, make_plan
+from virtoll.trial import ramping
+from virtoll.trial.disturbance import Since
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.ramping import RampedService
 from virtoll.trial.treatment import Driven, treatments
@@ -211,6 +215,47 @@ def test_other_work_voids_the_levels_that_missed_their_objective_beside_it(
     looks += [Look(0, 10.0, 2), Look(3 * SECOND, 11.0, 2)] * 4
     without = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))
     assert ramped(subject_of(without, InNoTime(without)), notes_in(tmp_path)).facts[VOID] == {}, "nothing was missed"
+
+
+@pytest.mark.parametrize(
+    ("worked_s", "missed", "void"),
+    [
+        ((30, 0), "loss", ""),
+        ((0, 5), "loss", "other work took 0.50 of the instance's CPUs meanwhile"),
+        ((30, 0), "joins", "other work took 0.43 of the instance's CPUs meanwhile"),
+        ((30, 0), "loss and joins", ""),
+        ((30, 5), "loss and joins", "other work took 0.50 of the instance's CPUs meanwhile"),
+    ],
+    ids=["before it", "in it alone", "while they joined", "lost without it", "all along"],
+)
+def test_other_work_is_in_the_way_of_what_is_missed_while_it_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worked_s: tuple[int, int], missed: str, void: str
+) -> None:
+    """Sixty join for a minute before a window of ten seconds, and an average over both told of neither: what was in the
+    window alone was too little, and what was before it excused a server that lost packets in peace.
+    """
+    looks: list[Look] = []
+    undisturbed(monkeypatch, look=lambda: looks[-1])
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        start_ns, span = report["window"]["start_ns"], 10 * SECOND
+        report["window"]["end_ns"] = start_ns + span
+        before, amid = worked_s if level == 60 else (0, 0)
+        told = [(start_ns - 6 * span, 0), (start_ns, before), (start_ns + span, before + amid)]
+        looks[:] = [Look(at_ns, float(user_s), 1) for at_ns, user_s in told]
+        if level == 60 and "joins" in missed:
+            report["joins"]["time"] = [[2_500_000_000, 2_501_000_000, report["joins"]["joined"]]]
+
+    @contextmanager
+    def since_now(lab: Lab, instance: Instance) -> Iterator[Since]:
+        yield Since(lab, instance, {}, looks)
+
+    monkeypatch.setattr(ramping, "since_now", since_now)
+    load = load_of(study())
+    knee = confer_fake.KNEE if "loss" in missed else 100
+    measured = ramped(subject_of(load, InNoTime(load, knee=knee, change=change)), notes_in(tmp_path))
+    assert len(measured.facts["missed"]["60"]) == 2 * ("loss" in missed) + ("joins" in missed)
+    assert measured.facts[VOID] == ({"60": void} if void else {})
 
 
 @pytest.mark.usefixtures("lost")

@@ -352,7 +352,7 @@ def test_users_whom_our_own_side_kept_out_were_not_kept_out_by_the_service(cpu_n
     search = KneeSearch(KNEE, HttpLoad(HttpSettings(loop="closed")), 1, "b01-t0001")
     session = Scripted(keeping_out)
     while search.asked is not None:
-        search.measure(session, lambda: lost)
+        search.measure(session, lambda *_: lost)
     knee = search.measured().knee
     assert knee is not None
     assert knee.ended == ("beyond generator" if limit else "settled")

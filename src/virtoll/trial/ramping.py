@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from virtoll.loads import sights
 from virtoll.loads.base import Load, Measurement
@@ -14,9 +15,9 @@ from virtoll.record.knee import Objective
 from virtoll.record.model import ALL_THERE, GENERATOR_HEADROOM, MISSED, OWED, STAYED, UNTOLD, VOID, Measured, Window
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
-from virtoll.trial.disturbance import Since
+from virtoll.trial.disturbance import since_now
 from virtoll.trial.notes import Notes
-from virtoll.trial.searching import in_the_way, lacking, overrun
+from virtoll.trial.searching import beside_others, in_the_way, lacking, overrun
 from virtoll.trial.subjects import DrivenService, tables_of
 from virtoll.units import plural
 
@@ -41,12 +42,13 @@ class RampedService(DrivenService):
         """The next level."""
         level = self.load.levels[len(self._measurements)]
         notes.on_phase(f"window at {level:,} {self.load.intensity.unit}")
-        since = Since.now(self.lab, self.instance)
-        self._measurements.append(self.session.measure(intensity=level))
-        others, lost = since.by_others(), since.by_the_wiring()
-        if why := void(self._measurements[-1], self.load, self.client.cpus, lost, others):
+        with since_now(self.lab, self.instance) as since:
+            measurement = self.session.measure(intensity=level)
+        self._measurements.append(measurement)
+        others = partial(since.by_others, measurement.window)
+        if why := void(measurement, self.load, self.client.cpus, since.by_the_wiring(), others):
             self._void[str(level)] = why
-        elif late := untold(self._measurements[-1].window):
+        elif late := untold(measurement.window):
             self._untold[str(level)] = late
         notes.measured = self._told()
         if not self.goes_on:
@@ -90,9 +92,9 @@ class RampedService(DrivenService):
         _of_work(notes, measured.unit, measured.windows)
 
 
-def void(measurement: Measurement, load: Load, cpus: int, lost: str, others: str = "") -> str:
+def void(measurement: Measurement, load: Load, cpus: int, lost: str, others: Callable[[bool], str]) -> str:
     """Why a level tells of our own side, and not of the service; "" where it tells of the service. ``lost``: what the
-    wiring lost meanwhile, ``others``: what other work took of the CPUs, in words.
+    wiring lost meanwhile, ``others``: what other work took of the CPUs, in words, as `beside_others` asks it.
 
     That the generator was late voids a level of which it may be the cause that it missed the objective, and so does
     other work. Where all was met it did no harm but to the joins' times, which are not told then, and to what is
@@ -107,8 +109,8 @@ def void(measurement: Measurement, load: Load, cpus: int, lost: str, others: str
     texts = missed_by(objectives, measurement, load.request)
     if objectives and not texts:
         return ""
-    if texts and others:
-        return others
+    if why := beside_others(texts, objectives, others):
+        return why
     values: dict[str, float | None] = {}
     bad = []
     for each in objectives:

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from virtoll.errors import TrialError
 from virtoll.loads import sights
@@ -21,6 +22,7 @@ from virtoll.record.model import (
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
+    PRESENT,
     STAYED,
     WAKES,
     WENT_ON,
@@ -29,15 +31,18 @@ from virtoll.record.model import (
     Window,
     most_late,
 )
-from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
+from virtoll.record.objective import FAILED, is_missed_anyway, missed, parse, quantile_of, values_of
 from virtoll.study.model import Knee, Rotation
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs, several
-from virtoll.trial.disturbance import Since
+from virtoll.trial.disturbance import since_now
 from virtoll.trial.lengths import Length
 from virtoll.trial.notes import Notes
 from virtoll.trial.subjects import DrivenService, tables_of
 from virtoll.units import format_duration, plural
+
+# What a window tells of those who came in before it, besides how long that took.
+_OF_JOINS = frozenset({FAILED, PRESENT, "first_packet_ms", "first_key_frame_ms", "audio_first_packet_ms"})
 
 
 class KneeSearch:
@@ -75,9 +80,9 @@ class KneeSearch:
         """The next window in words."""
         return "" if self.asked is None else f"window at {self.asked.intensity:,.6g} {self._load.intensity.unit}"
 
-    def measure(self, session: Session, disturbed: Callable[[], str] = str) -> None:
-        """The next window. ``disturbed``: what was in the way meanwhile besides the generator, in words, is asked where
-        something is missed.
+    def measure(self, session: Session, disturbed: Callable[[Window, bool], str] = lambda *_: "") -> None:
+        """The next window. ``disturbed``: what was in its way besides the generator, in words, or (True) was so since
+        it was asked for, is asked where something is missed.
 
         TrialError where it cannot be told whether a window meets the objective.
         """
@@ -93,7 +98,7 @@ class KneeSearch:
         except StopIteration as end:
             self._found, self.asked = end.value, None
 
-    def _judged(self, asked: Asked, measurement: Measurement, disturbed: Callable[[], str]) -> record.Step:
+    def _judged(self, asked: Asked, measurement: Measurement, disturbed: Callable[[Window, bool], str]) -> record.Step:
         window = measurement.window
         values, untold = self._told(measurement)
         bad = missed([each for each in self._objectives if each.metric in values], values)
@@ -113,7 +118,7 @@ class KneeSearch:
             texts = [ALL_THERE]
         if not texts:
             limit = browsers or lacking(window, self._load)
-        elif disturbance := disturbed():
+        elif disturbance := beside_others(texts, self._objectives, partial(disturbed, window)):
             limit = disturbance
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
@@ -168,6 +173,15 @@ class KneeSearch:
     def measurements(self) -> Sequence[Measurement]:
         """All windows so far."""
         return self._measurements
+
+
+def beside_others(texts: Sequence[str], objectives: Sequence[record.Objective], others: Callable[[bool], str]) -> str:
+    """What was in the way of all that was missed, in words; "" where something was missed without it. ``others``: that,
+    of the window alone, or all along (True): joins, and who is there then, are of all the time since the first of them.
+    """
+    of_window = {each.text for each in objectives if quantile_of(each) is None and each.metric not in _OF_JOINS}
+    whys = [others(all_along) for all_along in {text not in of_window for text in texts}]
+    return whys[0] if whys and all(whys) else ""
 
 
 def in_the_way(
@@ -311,7 +325,8 @@ class SearchedService(DrivenService):
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
         notes.on_phase(self.search.words)
-        self.search.measure(self.session, Since.now(self.lab, self.instance).words)
+        with since_now(self.lab, self.instance) as since:
+            self.search.measure(self.session, since.words)
         if self.rotation is not None or not self.goes_on:  # others' turns, or proofs, are next
             self.session.rest()
         notes.measured = self.search.measured()
