@@ -82,7 +82,9 @@ def test_a_turn_lasts_as_long_as_its_viewers_take_to_join_and_settle(monkeypatch
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
     monkeypatch.setattr("virtoll.run.groups.meminfo_bytes", lambda *_: 2**40)
     monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (2**20, True))  # whatever is allowed here
-    turns = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
+    turns = STUDY.replace('"SERVICE"', '"nginx"\nconnections = 50000').replace(
+        "blocks = 2", 'blocks = 2\ndesign = "rotation"'
+    )
     turns = turns.replace('time_limit = "2 s"', 'settle = "50 s"').replace("[1, 10]", "[1, 500]")
     knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 100\nmost = 40000\nwindow = "100 ms"\n'
     searched = turns.replace('[factors]\n"load.viewers" = [1, 500]\n', knee).replace("50 s", "100 ms")
