@@ -451,8 +451,8 @@ def counting(at: float, counts: dict[str, int]) -> Measurement:
     [
         ({ABSENT: 1}, ""),
         ({ABSENT: 4}, ALL_THERE),
-        ({STANDING: 100, FALLEN_MS: 900}, ""),  # of 100 viewer-seconds that were played 0.9 did not come
-        ({STANDING: 100, FALLEN_MS: 1001}, BUFFERS_HELD),
+        ({STANDING: 100, FALLEN_MS: 4900}, ""),  # of each a frame, and 0.9 % of what was played
+        ({STANDING: 100, FALLEN_MS: 5001}, BUFFERS_HELD),
         ({STANDING: 0, FALLEN_MS: 0}, ""),
     ],
 )
