@@ -47,6 +47,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Nobody cuts the power of a test. Those of durability look at the calls; fault runs are processes of their own.
 vars(os)["fsync"] = lambda _descriptor: None
 
+# Where all else is alike, a runtime that raises the limit of open files as far as it may is seen to do so.
+_SOFT, _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
+if _SOFT == _HARD:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_HARD - 1, _HARD))
+
 take_turns()
 wait_for_boots()
 wait_for_loads()

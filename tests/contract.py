@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import secrets
 import subprocess
 import sys
@@ -159,11 +160,13 @@ def deployed(
 
 
 def answers(instance: Instance) -> None:
-    """It runs, its agent works, and it has the CPUs it was given."""
+    """It runs, its agent works, and it has the CPUs it was given, and as many open files as virtoll."""
     assert instance.is_running()
     done = instance.agent.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
     assert instance.agent.facts()["cpus"] == instance.limits.vcpus
+    open_files = instance.agent.run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]).stdout.decode().split()
+    assert open_files == [*map(str, resource.getrlimit(resource.RLIMIT_NOFILE))], open_files
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:

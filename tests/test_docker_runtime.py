@@ -69,7 +69,7 @@ def test_what_docker_comes_with_is_as_it_was(tmp_path: Path) -> None:
     assert not any("runtime" in word for word in daemon(tmp_path, AS_IT_COMES)._argv(tmp_path / "config"))
     told = specification("runc")
     assert "Runtime" not in told
-    assert (told["PidsLimit"], "Ulimits" in told) == (64, False)
+    assert (told["PidsLimit"], [one["Name"] for one in told["Ulimits"]]) == (64, ["nofile"])
 
 
 @pytest.mark.usefixtures("installed")
@@ -182,11 +182,15 @@ def test_a_filter_that_a_sentry_does_not_have_cannot_be_switched_off() -> None:
 # -- gVisor's ------------------------------------------------------------------------------------------------------
 
 
-def test_a_sentry_counts_its_processes_inside() -> None:
+def test_a_sentry_counts_its_processes_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (1024, 524288))
+    open_files = {"Name": "nofile", "Soft": 1024, "Hard": 524288}
     told = specification("runsc")
     assert told["Runtime"] == "runsc"
-    assert told["Ulimits"] == [{"Name": "nproc", "Soft": 64, "Hard": 64}]
+    assert told["Ulimits"] == [open_files, {"Name": "nproc", "Soft": 64, "Hard": 64}]
     assert "PidsLimit" not in told, "outside one of them is several"
+    plain = specification("crun")
+    assert (plain["Ulimits"], plain["PidsLimit"]) == ([open_files], 64)
 
 
 STUDY = """\

@@ -406,9 +406,13 @@ def test_a_program_that_lacks_an_option_which_it_is_given_is_told(
     )
 
 
-def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:
+def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (1024, 524288))
+    open_files = {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 524288}
+    assert bundle.configuration(ROOT, groups(2), LIMITS, None)["process"]["rlimits"] == [open_files]
     told = gvisor.configuration(ROOT, groups(2), LIMITS, Path("/run/netns/vt-i"))
-    assert told["process"]["rlimits"] == [{"type": "RLIMIT_NPROC", "soft": LIMITS.pids, "hard": LIMITS.pids}]
+    processes = {"type": "RLIMIT_NPROC", "soft": LIMITS.pids, "hard": LIMITS.pids}
+    assert told["process"]["rlimits"] == [open_files, processes]
     assert "CAP_SYS_RESOURCE" not in told["process"]["capabilities"]["effective"], "who has it is not held to it"
     assert {"type": "network", "path": "/run/netns/vt-i"} in told["linux"]["namespaces"]
     assert not {"cgroup", "mqueue"} & {mount["type"] for mount in told["mounts"]}

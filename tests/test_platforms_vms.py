@@ -440,10 +440,11 @@ class _Configures:
             raise self.fails
 
 
-def test_guest_network_on_a_link_of_its_own() -> None:
-    agent = _Configures()
+def test_guest_network_on_a_link_of_its_own_and_as_many_open_files_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (1024, 524288))
+    agent, link = _Configures(), ("eth0", "198.18.3.10", 32, "198.18.3.1")
     vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", TAP)
-    assert agent.guest == GuestSettings("instance", 64, "eth0", "198.18.3.10", 32, "198.18.3.1", on_link_gateway=True)
+    assert agent.guest == GuestSettings("instance", 64, (1024, 524288), *link, on_link_gateway=True)
     vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", replace(TAP, gateway="", on_link_gateway=False))
     assert (agent.guest.gateway, agent.guest.on_link_gateway) == (None, False)
 

@@ -1,5 +1,5 @@
 //! What a host gives a container from outside, and a virtual machine's first process must give itself: its name, its
-//! limit of processes, its network.
+//! limits of processes and open files, its network.
 
 use std::fs;
 use std::io;
@@ -14,6 +14,7 @@ use crate::rtnetlink;
 const GROUPS: &str = "/sys/fs/cgroup";
 const GROUP: &str = "/sys/fs/cgroup/instance";
 const KERNEL: &str = "/proc/sys/kernel";
+const NR_OPEN: &str = "/proc/sys/fs/nr_open"; // beyond which nobody's limit of open files may be
 const LOAD: &str = "/proc/loadavg";
 const MOST_NUMBERS: u64 = 1 << 22; // of tasks, that a kernel gives (PID_MAX_LIMIT)
 const RESERVED_NUMBERS: u64 = 300; // those below are given once, to whoever comes first (RESERVED_PIDS)
@@ -31,6 +32,7 @@ pub fn configure(guest: &Guest) -> Outcome {
         fs::write("/proc/sys/kernel/hostname", &guest.hostname)
     })?;
     limit_processes(guest.pids)?;
+    limit_open_files(guest.open_files)?;
     connect(guest)?;
     done()
 }
@@ -56,16 +58,38 @@ fn make_room(kernel: &Path, tasks: u64) -> Result<(), Halt> {
     for (name, spare) in [("threads-max", 0), ("pid_max", RESERVED_NUMBERS)] {
         let file = kernel.join(name);
         let room = tasks.saturating_add(spare).min(MOST_NUMBERS);
-        tried(
-            "make room for processes",
-            &file.to_string_lossy(),
-            || match fs::read_to_string(&file)?.trim().parse::<u64>() {
-                Ok(most) if most >= room => Ok(()),
-                _ => fs::write(&file, room.to_string()),
-            },
-        )?;
+        tried("make room for processes", &file.to_string_lossy(), || {
+            raise(&file, room)
+        })?;
     }
     Ok(())
+}
+
+/// As processes on the host have them, from whoever has started virtoll; all that this one starts inherits them. By
+/// itself a kernel's first process has 1024 and 4096, at which a server ends whatever CPU it has left.
+fn limit_open_files((soft, hard): (u64, u64)) -> Result<(), Halt> {
+    tried("make room for open files", NR_OPEN, || {
+        raise(Path::new(NR_OPEN), hard)
+    })?;
+    let limit = libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    tried("limit open files", "setrlimit(2)", || {
+        // SAFETY: `limit` is a valid rlimit to read from.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
+}
+
+/// Let a setting of the kernel be so much, if it is less.
+fn raise(file: &Path, least: u64) -> io::Result<()> {
+    match fs::read_to_string(file)?.trim().parse::<u64>() {
+        Ok(most) if most >= least => Ok(()),
+        _ => fs::write(file, least.to_string()),
+    }
 }
 
 /// How many tasks there are: `RUNNING/ALL`, the fourth field of /proc/loadavg.
@@ -132,6 +156,18 @@ mod tests {
             assert_eq!(told("pid_max").trim(), pid_max);
         }
         fs::remove_dir_all(&kernel).unwrap();
+    }
+
+    #[test]
+    fn open_files_are_limited_or_it_is_told() {
+        let mut own = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `own` is a valid rlimit to write to.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut own) }, 0);
+        assert!(limit_open_files((own.rlim_cur, own.rlim_max)).is_ok());
+        assert!(limit_open_files((2, 1)).is_err());
     }
 
     #[test]

@@ -122,8 +122,8 @@ fn odd_request() -> impl Strategy<Value = Value> {
         10 => json!({"reserve": {"directory": "/proc/no", "bytes": a}}),
         11 => json!({"run": {"argv": ["true", "a\0b"], "stdin": "", "timeout_ms": c, "env": {"=\0": "\0"},
                     "cwd": "\0", "user": b.to_string()}}),
-        12 => json!({"configure": {"hostname": "", "pids": a, "device": "", "address": "", "prefix_length": b,
-                    "gateway": null, "on_link_gateway": false}}),
+        12 => json!({"configure": {"hostname": "", "pids": a, "open_files": [b, c], "device": "", "address": "",
+                    "prefix_length": b, "gateway": null, "on_link_gateway": false}}),
         _ => json!({"part": {"text": b.to_string()}}),
     })
 }

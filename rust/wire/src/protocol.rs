@@ -131,12 +131,14 @@ pub enum Transport {
     Udp,
 }
 
-/// A virtual machine's name, its limit of processes, and its one network device's IPv4 address and default route.
+/// A virtual machine's name, its limits of processes and open files (of each process: soft and hard), and its one network
+/// device's IPv4 address and default route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
     pub hostname: String,
     pub pids: u64,
+    pub open_files: (u64, u64),
     pub device: String,
     pub address: String,
     pub prefix_length: u8,

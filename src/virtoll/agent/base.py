@@ -93,10 +93,12 @@ class Got:
 
 @dataclass(frozen=True)
 class GuestSettings:
-    """What a virtual machine gives itself: name, limit of processes, its device's IPv4 address and default route."""
+    """What a virtual machine gives itself: name, limits of processes and open files, its device's IPv4 address and
+    default route."""
 
     hostname: str
     pids: int
+    open_files: tuple[int, int]  # of each process: soft and hard
     device: str
     address: str
     prefix_length: int
@@ -255,7 +257,7 @@ class Agent(Protocol):
         ...
 
     def configure(self, guest: GuestSettings) -> None:
-        """Give a virtual machine its name, its limit of processes and its network; refused in anything else."""
+        """Give a virtual machine its name, its limits and its network; refused in anything else."""
         ...
 
     def power_off(self) -> None:

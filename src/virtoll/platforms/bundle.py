@@ -8,6 +8,7 @@ it brings one, and `runc spec` writes none.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,10 @@ def configuration(
     """The bundle of an instance whose root is ``root``; ``netns``: its network, or None for an empty one of its own.
 
     The CPU quota is the group's, as on every platform. ``user_namespace``: with users of its own (`shifted`).
+    Of open files it has this process's own limits: a runtime in Go raises those that it inherits (Go 1.19).
     """
     version = groups.payload.hierarchies.version
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     namespaces.append({"type": "network"} if netns is None else {"type": "network", "path": str(netns)})
     if version == 2:
@@ -59,6 +62,7 @@ def configuration(
             "env": [PATH],
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
+            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}],
             "noNewPrivileges": False,
         },
         "root": {"path": str(root), "readonly": False},

@@ -8,6 +8,7 @@ helpers'. dockerd and containerd themselves, which do nothing while a container 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -196,7 +197,7 @@ class Docker(Platform):
                 "CpusetCpus": ",".join(str(cpu) for cpu in sorted(groups.cpus)),
                 "Memory": limits.memory_bytes,
                 "MemorySwap": limits.memory_bytes,
-                **self._processes(limits),
+                **self._own_limits(limits),
                 "ShmSize": limits.memory_bytes,
                 "LogConfig": {"Type": "none"},
                 "SecurityOpt": ["seccomp=unconfined"] if self.settings.seccomp == "unconfined" else [],
@@ -205,11 +206,15 @@ class Docker(Platform):
             },
         }
 
-    def _processes(self, limits: Limits) -> dict[str, Any]:
-        """The limit of processes: of the container's group; a Sentry's many threads are there, and it counts inside."""
+    def _own_limits(self, limits: Limits) -> dict[str, Any]:
+        """Of open files this process's own, as every other platform has them: containerd, in Go, raises those that it
+        inherits. Of processes that of the container's group; a Sentry's many threads are there, and it counts inside.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        told = [{"Name": "nofile", "Soft": soft, "Hard": hard}]
         if self._is_sentry:
-            return {"Ulimits": [{"Name": "nproc", "Soft": limits.pids, "Hard": limits.pids}]}
-        return {"PidsLimit": limits.pids}
+            return {"Ulimits": [*told, {"Name": "nproc", "Soft": limits.pids, "Hard": limits.pids}]}
+        return {"Ulimits": told, "PidsLimit": limits.pids}
 
 
 def _disk_problems(host: Host) -> list[Problem]:

@@ -171,7 +171,7 @@ def platform_by_itself(host: Host) -> str:
 def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> dict[str, Any]:
     """The bundle: as any container's, with what the Sentry has, and without what the host's groups do."""
     told = bundle.configuration(root, groups, limits, netns)
-    told["process"]["rlimits"] = [{"type": "RLIMIT_NPROC", "soft": limits.pids, "hard": limits.pids}]
+    told["process"]["rlimits"].append({"type": "RLIMIT_NPROC", "soft": limits.pids, "hard": limits.pids})
     told["mounts"] = [mount for mount in told["mounts"] if mount["type"] in _MOUNTS]
     for key in ("cgroupsPath", "resources"):
         del told["linux"][key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -231,10 +232,14 @@ def answered(machine: Machine, stream: Stream, *, longest_request_bytes: int | N
 
 
 def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment) -> None:
-    """Give the guest its name, its limit of processes and its network; PlatformError quotes what went wrong."""
+    """Give the guest its name, its limits and its network; PlatformError quotes what went wrong.
+
+    Of open files it has this process's own limits, which an instance inherits on every other platform.
+    """
     guest = GuestSettings(
         hostname=HOSTNAME,
         pids=limits.pids,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE),
         device=device,
         address=attachment.address,
         prefix_length=attachment.prefix_length,
