@@ -57,18 +57,25 @@ route add default via {attachment.gateway} dev eth0 {onlink}
 @contextmanager
 def beside_a_stack(lab: Lab, attachment: Attachment) -> Iterator[Network]:
     """A process in a network namespace of its own, which gets its network as containers do."""
+    with container(lab, attachment) as (network, _):
+        yield network
+
+
+@contextmanager
+def container(lab: Lab, attachment: Attachment, before: str = ":") -> Iterator[tuple[Network, int]]:
+    """The same, and the process; its namespace is as the script ``before`` makes it, before it gets its network."""
     directory = lab.directory / f"standin{lab.slot or ''}"
     with ExitStack() as stack:
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
         directory.mkdir()
         groups = stack.enter_context(instance_groups(lab, directory.name, Limits(vcpus=1)))
-        waits = ["unshare", "--net", "sh", "-c", "echo there; exec sleep 1000"]
+        waits = ["unshare", "--net", "sh", "-e", "-c", f"{before}\necho there; exec sleep 1000"]
         process = lab.host.spawn(waits, stdout=subprocess.PIPE, confinement=Confinement(groups.payload.procs))
         stack.callback(end_session, process)
         assert process.stdout is not None
         with process.stdout:
             assert process.stdout.readline() == b"there\n"
-        yield stack.enter_context(attached(lab, attachment, groups, directory))
+        yield stack.enter_context(attached(lab, attachment, groups, directory)), process.pid
 
 
 # The client speaks first: by Debian 12's pasta a server that does is not heard (`virtoll.networks.pasta`).

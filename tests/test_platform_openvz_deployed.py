@@ -102,7 +102,6 @@ def test_it_is_reached(place: Place, mode: str) -> None:
     contract.skip_unless_there(mode, "veth")
     with place.deployed(mode) as instance:
         contract.is_reached(place.lab, instance)
-        assert instance.agent.get("/proc/sys/net/ipv6/conf/all/disable_ipv6") == b"1\n"
 
 
 def test_instances_live_side_by_side(place: Place) -> None:

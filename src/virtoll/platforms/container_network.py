@@ -30,11 +30,12 @@ LOG = "network.log"  # in the instance's directory: what a stack says
 START_LIMIT_S = 30.0  # from a stack's start until its link and ports are there: milliseconds, where nothing else runs
 _LOOK_S = 0.005
 _ANSWER_BYTES = 4096
-# $1: the namespace's name, $2: a process in it, $3: the switch of IPv6 (`veth.NO_IPV6`).
-_NAME = """
-[ ! "/proc/$2/ns/net" -ef /proc/self/ns/net ] || { echo "process $2 is not the instance's any more" >&2; exit 1; }
-: >"$1"; mount --bind "/proc/$2/ns/net" "$1"
-nsenter --net="$1" sh -c '[ ! -e "$1" ] || echo 1 >"$1"' sh "$3"
+# $1: a process in the namespace, $2: what the namespace is told (`veth.SETTINGS`), $3: its name.
+_TELL = """
+[ ! "/proc/$1/ns/net" -ef /proc/self/ns/net ] || { echo "process $1 is not the instance's any more" >&2; exit 1; }
+nsenter --net="/proc/$1/ns/net" sh -e -c "$2"
+"""
+_NAME = f"""{_TELL}: >"$3"; mount --bind "/proc/$1/ns/net" "$3"
 """
 
 
@@ -58,6 +59,8 @@ def attached(lab: Lab, attachment: Attachment, groups: Groups, directory: Path) 
         return
     if attachment.kind == "veth":
         veth.move_in(lab.host, attachment, groups.pid_inside())
+    if attachment.kind == "published":  # Docker since 26 leaves the loopback its ::1 (moby, issue 47948)
+        lab.host.run(["sh", "-e", "-c", _TELL, "sh", str(groups.pid_inside()), veth.SETTINGS])
     yield Network({}, lambda: True)
 
 
@@ -90,13 +93,13 @@ def _beside(lab: Lab, attachment: Attachment, stack: Stack, groups: Groups, dire
 
 @contextmanager
 def _named(lab: Lab, name: str, pid: int) -> Iterator[None]:
-    """Give the network namespace of process ``pid`` a name, without IPv6.
+    """Give the network namespace of process ``pid`` a name, and tell it what those of the lab are told.
 
     A program that gives up root's capabilities may not look into /proc/PID/ns of who has more of them. The name goes
     before the ledger would end whoever works there: a container is ended by its platform.
     """
     with lab.ledger.owning("netns", name):
-        lab.host.run(["sh", "-e", "-c", _NAME, "sh", f"/run/netns/{name}", str(pid), veth.NO_IPV6])
+        lab.host.run(["sh", "-e", "-c", _NAME, "sh", str(pid), veth.SETTINGS, f"/run/netns/{name}"])
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ from virtoll.hosts.base import Host
 from virtoll.networks.base import Attachment
 
 # The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
-NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+_NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+SETTINGS = f"if [ -e {_NO_IPV6} ]; then echo 1 >{_NO_IPV6}; fi; "  # for a shell in a container's namespace
 # $1 is the gateway's address, $2 the link's.
 _TELL_NEIGHBOUR = """
 case $(ip link show eth0) in
@@ -41,5 +42,5 @@ def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
     address = f"{attachment.address}/{attachment.prefix_length}"
     commands = f"link set lo up\nlink set eth0 up\naddress add {address} dev eth0\nroute add default via {gateway}\n"
     host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", told, "name", "eth0"])
-    script = f"echo 1 >{NO_IPV6}; exec ip -batch -"
-    host.run(["nsenter", f"--net={path}", "sh", "-c", script], stdin=commands.encode())
+    script = f"{SETTINGS}exec ip -batch -"
+    host.run(["nsenter", f"--net={path}", "sh", "-e", "-c", script], stdin=commands.encode())
