@@ -171,19 +171,23 @@ def answers(instance: Instance) -> None:
 
 def is_reached(lab: Lab, instance: Instance) -> None:
     """Servers inside answer the generator at the attachment's address: megabytes both ways, and datagrams."""
-    finds_no_ipv6(instance)
+    is_told_what_the_lab_is(instance)
     with _serving(instance, "here"):
         assert "here" in _asked(lab, instance, _GET)
         assert _bulk_is_carried(lab, instance) == "whole"
     datagrams_are_answered(lab, instance)
 
 
-def finds_no_ipv6(instance: Instance) -> None:
-    """A server that finds IPv6 opens other sockets: what it finds must be the same everywhere. A kernel may have none
-    (UML's) or no such switch (gVisor's network stack is its own), but no address.
+def is_told_what_the_lab_is(instance: Instance) -> None:
+    """A server that finds IPv6 opens other sockets, and a filter by the reverse path looks at each packet: both must be
+    the same everywhere. A kernel may have no IPv6 (UML's) or no such switches (gVisor's network stack is its own).
     """
-    found = instance.agent.run(["sh", "-c", "cat /proc/sys/net/ipv6/conf/*/disable_ipv6 /proc/net/if_inet6"]).stdout
-    assert set(found.split()) <= {b"1"}, f"mode {instance.attachment.mode}: {found.decode()}"
+    for files, alike in (
+        ("/proc/sys/net/ipv6/conf/*/disable_ipv6 /proc/net/if_inet6", b"1"),
+        ("/proc/sys/net/ipv4/conf/*/rp_filter", b"0"),
+    ):
+        found = instance.agent.run(["sh", "-c", f"cat {files}"]).stdout
+        assert set(found.split()) <= {alike}, f"mode {instance.attachment.mode}: {found.decode()}"
 
 
 def datagrams_are_answered(lab: Lab, instance: Instance, source: int = 0) -> None:

@@ -17,7 +17,10 @@ const KERNEL: &str = "/proc/sys/kernel";
 const NR_OPEN: &str = "/proc/sys/fs/nr_open"; // beyond which nobody's limit of open files may be
 const NET: &str = "/proc/sys/net";
 // Of all devices, as the lab's own namespaces have it (virtoll.lab.wiring, EVERYWHERE).
-const EVERYWHERE: [(&str, &str, &str); 1] = [("ipv6/conf", "disable_ipv6", "1")];
+const EVERYWHERE: [(&str, &str, &str); 2] = [
+    ("ipv6/conf", "disable_ipv6", "1"),
+    ("ipv4/conf", "rp_filter", "0"),
+];
 const LOAD: &str = "/proc/loadavg";
 const MOST_NUMBERS: u64 = 1 << 22; // of tasks, that a kernel gives (PID_MAX_LIMIT)
 const RESERVED_NUMBERS: u64 = 300; // those below are given once, to whoever comes first (RESERVED_PIDS)

@@ -17,10 +17,11 @@ stack then runs (routing, NAT, bridge, TCP). Receive packet steering sends it ov
 these were three machines; otherwise the generator would pay for the half of the SUT's network path that the study
 is about.
 
-What a fresh namespace is told: no IPv6, no reverse path filter (both arms of a bridge or NAT are honest paths), and
-bridges do not hand frames to iptables (where br_netfilter is loaded, a machine with Docker does). The generator may
-use every port and reuse those of closed connections, for a connection per request exhausts 28,000 ports in
-seconds. The SUT keeps the kernel's own TCP settings: a container's namespace has them too, and both must be alike.
+What a fresh namespace is told, an instance's own too (it begins with the machine's filter): no IPv6, and no reverse
+path filter (both arms of a bridge or NAT are honest paths). In the lab's, bridges do not hand frames to iptables
+(where br_netfilter is loaded, a machine with Docker does). The generator may use every port and reuse those of closed
+connections, for a connection per request exhausts 28,000 ports in seconds. The SUT keeps the kernel's own TCP
+settings: a container's namespace has them too, and both must be alike.
 """
 
 from __future__ import annotations
@@ -54,12 +55,7 @@ _SUT_GENERATOR_SIDE_MAC = "02:76:74:00:01:01"
 _ORIGIN_MAC = "02:76:74:00:02:02"
 _SUT_ORIGIN_SIDE_MAC = "02:76:74:00:02:01"
 
-EVERYWHERE = (
-    "net/ipv6/conf/all/disable_ipv6=1",
-    "net/ipv6/conf/default/disable_ipv6=1",
-    "net/ipv4/conf/all/rp_filter=0",
-    "net/ipv4/conf/default/rp_filter=0",
-)
+EVERYWHERE = ("net/ipv6/conf/*/disable_ipv6=1", "net/ipv4/conf/*/rp_filter=0")  # of a device the larger is in force
 GENERATOR_ONLY = (f"net/ipv4/ip_local_port_range={LOCAL_PORTS[0]} {LOCAL_PORTS[-1]}", "net/ipv4/tcp_tw_reuse=1")
 _SUT_ONLY = (
     "net/ipv4/ip_forward=1",
@@ -240,14 +236,19 @@ def _namespace(name: str, settings: tuple[str, ...]) -> str:
 
 
 def told(settings: tuple[str, ...]) -> str:
-    """The command that sets them, run inside. Those of what the kernel does not have (IPv6, br_netfilter) are skipped:
-    then there is nothing to switch off.
+    """The command that sets them, run inside."""
+    return f"sh -e -c '{written(settings)}'"
+
+
+def written(settings: tuple[str, ...]) -> str:
+    """The same for a shell that is inside; it ends in a semicolon. A `*` is each device, and what comes. What the
+    kernel does not have (IPv6, br_netfilter) is skipped: then there is nothing to switch off.
     """
     writes = "".join(
-        f'if [ -e {path} ]; then echo "{value}" >{path}; fi; '
+        f'for file in {path}; do if [ -e "$file" ]; then echo "{value}" >"$file"; fi; done; '
         for path, _, value in (setting.partition("=") for setting in settings)
     )
-    return f"sh -e -c 'cd /proc/sys; {writes}'"
+    return f"cd /proc/sys; {writes}"
 
 
 def device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tuple[str, ...]:

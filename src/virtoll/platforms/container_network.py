@@ -59,7 +59,7 @@ def attached(lab: Lab, attachment: Attachment, groups: Groups, directory: Path) 
         return
     if attachment.kind == "veth":
         veth.move_in(lab.host, attachment, groups.pid_inside())
-    if attachment.kind == "published":  # Docker since 26 leaves the loopback its ::1 (moby, issue 47948)
+    if attachment.kind == "published":  # Docker from 26 on leaves the loopback its ::1 (moby, 47948)
         lab.host.run(["sh", "-e", "-c", _TELL, "sh", str(groups.pid_inside()), veth.SETTINGS])
     yield Network({}, lambda: True)
 

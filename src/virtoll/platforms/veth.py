@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from virtoll.hosts.base import Host
+from virtoll.lab.wiring import EVERYWHERE, written
 from virtoll.networks.base import Attachment
 
-# The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
-_NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
-SETTINGS = f"if [ -e {_NO_IPV6} ]; then echo 1 >{_NO_IPV6}; fi; "  # for a shell in a container's namespace
+# For a shell in a container's namespace. The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens
+# other sockets. Nor does it filter by the reverse path: a new namespace begins as the machine's own is.
+SETTINGS = written(EVERYWHERE)
 # $1 is the gateway's address, $2 the link's.
 _TELL_NEIGHBOUR = """
 case $(ip link show eth0) in
