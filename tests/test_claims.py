@@ -34,7 +34,11 @@ PROBES = {
         {"bandwidth_mb_per_s": ("Memory bandwidth", "MB/s", "more", 40_000.0)},
     ),
     "disk": MadeUp(
-        {"operation": ["write", "rewrite", "read", "random-write"], "direct": ["no", "yes"]},
+        {
+            "operation": ["write", "rewrite", "read", "random-write"],
+            "direct": ["no", "yes"],
+            "record_bytes": [4096, 2**20],
+        },
         {"throughput_mb_per_s": ("Disk throughput", "MB/s", "more", 900.0)},
     ),
     "round-trip": MadeUp(
@@ -257,9 +261,8 @@ def test_every_paper_s_openvz_is_the_platform_of_that_name(name: str) -> None:
 def test_the_paper_s_own_setting_is_preferred_and_the_rest_said(judged: JudgedPaper, matrix: Matrix) -> None:
     figure = table(judged, "Figure 6")
     claim = figure.cells["read", "lxc"]
-    condition = next(
-        c for c in matrix.conditions if c.get("disk.operation") == "read" and c.get("disk.direct") == "yes"
-    )
+    there = {"disk.operation": "read", "disk.direct": "yes", "disk.record_bytes": 2**20}
+    (condition,) = (c for c in matrix.conditions if there.items() <= dict(c.levels).items())
     assert matrix.baseline is not None
     assert claim.measured_value == matrix.absolute("disk.throughput_mb_per_s", LXC, condition)
     assert claim.outcome == "disagrees"  # 87.45 % there, 100 % here
@@ -278,7 +281,7 @@ def test_values_without_intervals_agree_within_the_margin(judged: JudgedPaper) -
 
 
 def test_one_block_cannot_tell(tmp_path: Path) -> None:
-    judged = judge_paper(read_paper("kvm-openvz-lxc"), programme(tmp_path / "r", blocks=2, sealed=5 * 21))
+    judged = judge_paper(read_paper("kvm-openvz-lxc"), programme(tmp_path / "r", blocks=2, sealed=5 * 29))
     assert table(judged, "Figure 4").cells["1,000 and more", "lxc"].outcome == "cannot tell"
 
 
@@ -389,6 +392,40 @@ def test_what_is_said_of_steps_is_judged_by_flows_that_step(tmp_path: Path) -> N
     paper = judge_paper(read_paper("testbed"), matrix)
     (judged,) = (one for one in paper.statements if "while slice 2 steps up" in one.statement.reads)
     assert (judged.outcome, judged.why) == ("agrees", "judged over 1 condition")
+
+
+@pytest.mark.parametrize("name", ["kvm-openvz-lxc", "kvm-openvz"])
+def test_what_is_said_of_direct_records_of_1_mib_is_not_refuted_by_small_or_cached_ones(
+    tmp_path: Path, name: str
+) -> None:
+    """The papers ran IOzone with O_DIRECT and records of 1024 KB: each case of ours stood for them."""
+    matrix = programme(tmp_path / "r", arms=(NATIVE, AGAIN, KVM, OPENVZ))
+    for (_, _, label, condition), cell in matrix.cells.items():
+        as_there = condition.get("disk.direct") == "yes" and condition.get("disk.record_bytes") == 2**20
+        if condition.probe == "disk" and label in (KVM.label, OPENVZ.label) and not as_there:
+            cell.values["disk.throughput_mb_per_s"] /= 2
+    judged = judge_paper(read_paper(name), matrix).statements
+    spoken = [each for each in judged if each.statement.metric == "disk.throughput_mb_per_s" and each.measured]
+    assert len(spoken) == {"kvm-openvz-lxc": 3, "kvm-openvz": 1}[name]
+    assert {(one.outcome, one.why) for one in spoken} == {("agrees", "judged over 2 conditions")}
+
+
+@pytest.mark.parametrize(("name", "over"), [("kvm-openvz-lxc", LXC), ("kvm-openvz", KVM)])
+def test_that_nothing_is_lost_of_a_gigabit_is_judged_over_such_a_link_alone(
+    tmp_path: Path, name: str, over: Arm
+) -> None:
+    """What two network stacks do between themselves is no Ethernet's limit, and stood for it."""
+    levels: dict[str, list[Any]] = {"protocol": ["tcp", "udp"], "direction": ["in", "out"]}
+    bulk = MadeUp(levels, {"throughput_mbit_per_s": ("Throughput", "Mbit/s", "more", 935.0)})
+    for link, told in (
+        ({}, ("not measured here", "its conditions were not measured")),
+        ({"link.rate_bit_per_s": [10**8]}, ("not measured here", "its conditions were not measured")),
+        ({"link.rate_bit_per_s": [None, 10**9]}, ("agrees", "judged over 2 conditions")),
+    ):
+        matrix = programme(tmp_path / str(link), arms=(NATIVE, AGAIN, over), probes={"bulk": bulk}, factors=link)
+        paper = judge_paper(read_paper(name), matrix)
+        (one,) = (one for one in paper.statements if "within 5 % of native's throughput" in one.statement.reads)
+        assert (one.outcome, one.why) == told, link
 
 
 def test_a_level_that_is_none_has_no_place_along_a_trend(tmp_path: Path) -> None:
