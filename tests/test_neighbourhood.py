@@ -193,7 +193,7 @@ def test_a_flood_that_arrives_is_a_neighbour_at_work(monkeypatch: pytest.MonkeyP
     for received in (RECEIVED, replace(RECEIVED, ended="killed", end_ns=None, stopped_by="agent")):
         one, told = flooded(monkeypatch, tmp_path, received, SENT)
         assert (one.ended, one.start_ns, one.reason, one.flood) == (received.ended, 600, "", {"packets": 9})
-        assert one.end_ns == (700 if received is RECEIVED else None)
+        assert one.end_ns == (710 if received is RECEIVED else None)
         assert may_have_harmed(told)
         assert not told.checks
 
@@ -245,6 +245,16 @@ def test_a_neighbour_is_at_work_as_long_as_its_flood(monkeypatch: pytest.MonkeyP
     unknown = AggressorResult("net-send", "killed", "its log: no JSON")
     one, _ = flooded(monkeypatch, tmp_path, replace(RECEIVED, stopped_by="agent"), unknown)
     assert (one.start_ns, one.end_is_unknown) == (600, True)
+
+
+@pytest.mark.parametrize(("flood_end_ns", "end_ns"), [(760, 760), (690, 700), (None, 700)])
+def test_a_neighbour_whose_flood_goes_on_has_not_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flood_end_ns: int | None, end_ns: int
+) -> None:
+    """It begins before its flood, both for as long: what the flood's last moments took was told as taken after it."""
+    for flood in (replace(SENT, ended="time", stopped_by="itself"), SENT):
+        one, _ = flooded(monkeypatch, tmp_path, RECEIVED, replace(flood, end_ns=flood_end_ns))
+        assert (one.ended, one.start_ns, one.end_ns, one.reason) == ("time", 600, end_ns, "")
 
 
 def test_an_agent_that_falls_silent_at_the_start_makes_the_trial_invalid(

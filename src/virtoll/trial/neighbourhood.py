@@ -123,8 +123,10 @@ class Disturbance:
             why = flood.reason or f"{flood.counts.get(count, 0):,} {count} were sent"
             never = {"start_ns": None, "end_ns": None, "ended": "refused"}
             return record.model_copy(update={**never, "reason": f"nothing of its flood arrived: {why}"})
-        if flood.ended == "time" or flood.stopped_by == "host":
-            return record
+        if flood.ended == "time" or flood.stopped_by == "host":  # it began after the neighbour, for as long
+            if record.end_ns is None or flood.end_ns is None:
+                return record
+            return record.model_copy(update={"end_ns": max(record.end_ns, flood.end_ns)})
         end_ns = flood.series[-1][0] if flood.end_ns is None and flood.series else flood.end_ns
         if end_ns is not None and record.end_ns is not None and record.end_ns <= end_ns:
             return record
