@@ -10,11 +10,12 @@ import pytest
 
 from synthetic import AGAIN, DOCKER, NATIVE, UML
 from synthetic_programme import PROBES, TOLLS, MadeUp, Recipe, write_programme
+from virtoll.analysis.cdf import shares_at
 from virtoll.analysis.conditions import level_value, setting_name
 from virtoll.analysis.crosscheck import cross_checks
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
-from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.measuring import measure, measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.report.answer import answer
 from virtoll.report.contents import tables
@@ -234,6 +235,20 @@ def test_a_quantity_that_only_some_cases_report_is_planned_in_those(tmp_path: Pa
     assert matrix.why_missing("linpack.residual", NATIVE, matrix.conditions_of("linpack.rest")[0]) == (
         "the probe did not report it"
     )
+
+
+def test_a_distribution_of_requests_does_not_reach_all_of_which_half_were_lost(tmp_path: Path) -> None:
+    """The probe's histogram has 4,000 answers; that of who loses nothing has all."""
+    run = read_run(write_programme(tmp_path / "r", Recipe(probes={"round-trip": PROBES["round-trip"]}, arms=FEW)))
+    record = run.records[0]
+    assert record.measured is not None
+    values = {**record.measured.windows[0].values, "lost_percent": 50.0}
+    window = record.measured.windows[0].model_copy(update={"work": 8000.0, "values": values})
+    lossy = record.measured.model_copy(update={"windows": [window]})
+    for measured, most in ((lossy, 0.5), (record.measured, 1.0)):
+        told = measure(run, record.model_copy(update={"measured": measured})).histogram
+        assert told is not None
+        assert shares_at(told, told.upper_ns[-1:].astype(float))[0] == pytest.approx(most)
 
 
 def test_factors_of_the_deployment_cross_the_cases(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.analysis.rules import FIXED
-from virtoll.record.model import Arm
+from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.sections.papers import numbers, outcomes, statements
 from virtoll.units import parse_bytes
@@ -426,6 +426,50 @@ def test_that_nothing_is_lost_of_a_gigabit_is_judged_over_such_a_link_alone(
         paper = judge_paper(read_paper(name), matrix)
         (one,) = (one for one in paper.statements if "within 5 % of native's throughput" in one.statement.reads)
         assert (one.outcome, one.why) == told, link
+
+
+PING = MadeUp(
+    {"packets_per_s": [10.0]},
+    {
+        "round_trip_mean_us": ("ICMP round trip, mean", "us", "less", 100.0),
+        "fairness": (
+            "Fairness of the slices' round trips",
+            "of 1",
+            "more",
+            9.0,
+        ),  # so that it is above 0.99 in any case
+        "lost_percent": ("Requests without an answer", "%", None, 0.0),
+    },
+)
+
+
+def lossy(record: TrialRecord) -> TrialRecord:
+    """Of a slice's requests 90 % were lost: no mean is told, and so no fairness."""
+    measured, kept = record.measured, "lost_percent"
+    assert measured is not None
+    windows = [window.model_copy(update={"values": {kept: 90.0}}) for window in measured.windows]
+    told = {"windows": windows, "quantities": {kept: measured.quantities[kept]}}
+    return record.model_copy(update={"measured": measured.model_copy(update=told)})
+
+
+def test_a_claim_is_not_judged_by_the_trials_that_lost_nothing(tmp_path: Path) -> None:
+    """Slices whose channel had dropped nine tenths in one block were fair by the others'."""
+    run = read_run(write_programme(tmp_path / "r", Recipe(probes={"ping": PING}, arms=(NATIVE, AGAIN, OPENVZ))))
+    first = next(record for record in run.records if record.trial.arm == OPENVZ)
+    some = tuple(lossy(record) if record == first else record for record in run.records)
+    for records, told in (
+        (run.records, ("agrees", "judged over 1 condition")),
+        (some, ("cannot tell", f"no ratio: {OPENVZ.label}: in 1 of 4 trials it is not known of what was lost")),
+    ):
+        here = replace(run, records=records)
+        matrix = build_matrix(here, measure_all(here))
+        spoken = judge_paper(read_paper("testbed"), matrix).statements
+        (judged,) = (one for one in spoken if one.statement.metric == "ping.fairness")
+        assert (judged.outcome, judged.why) == told
+    (condition,) = matrix.conditions
+    assert matrix.absolute("ping.round_trip_mean_us", OPENVZ, condition) is None
+    assert matrix.why_missing("ping.fairness", OPENVZ, condition) == "it is not known of what was lost: 90 %"
+    assert matrix.absolute("ping.lost_percent", OPENVZ, condition) is not None
 
 
 def test_a_level_that_is_none_has_no_place_along_a_trend(tmp_path: Path) -> None:

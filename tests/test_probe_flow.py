@@ -32,6 +32,8 @@ from virtoll.probes.ping import Ping, PingSettings
 from virtoll.record.model import Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
+from virtoll.study.model import Case
+from virtoll.trial.subjects import measured_of
 
 # A machine that runs tests may keep no pace, be late, and lose what its loopback's own queue has no room for. What is
 # counted must agree all the same; that every datagram goes at its time is tested by a simulated clock, in Rust.
@@ -43,7 +45,13 @@ BRIEF: dict[str, Any] = {
     "most_short_percent": 100.0,
     "patience_ns": 480 * 10**9,
 }
-PING: dict[str, Any] = {"windows": 2, "time_ns": 20_000_000, "warm_up_ns": 5_000_000, "most_short_percent": 100.0}
+PING: dict[str, Any] = {
+    "windows": 2,
+    "time_ns": 20_000_000,
+    "warm_up_ns": 5_000_000,
+    "most_short_percent": 100.0,
+    "most_lost_percent": 100.0,
+}
 BEGAN = ("the flow began when it was to", "the requests began when they were to")
 
 
@@ -188,6 +196,7 @@ def test_a_value_that_a_slice_with_traffic_lacks_is_no_mean(place: Place, monkey
         "offered_packets_per_s": 10.0,
     }
     assert second.values["round_trip_mean_us"] == 200.0
+    assert second.values["fairness"] == pytest.approx(0.8)
 
 
 def test_a_loss_that_is_not_known_in_a_slice_is_not_known_of_both() -> None:
@@ -394,6 +403,23 @@ def test_pings_in_both_slices(place: Place) -> None:
         assert window.values["slice1_round_trip_mean_us"] > 0
     lost = sum(window.work * window.values["lost_percent"] / 100 for window in result.windows)
     assert sum(count for _, _, count in result.histogram) == pytest.approx(2 * 2 * 10 - lost)
+
+
+@pytest.mark.machine
+def test_of_slices_that_drop_most_the_loss_is_told_and_no_time_of_the_rest(lab: Lab, tmp_path: Path) -> None:
+    """100 kbit/s carry eight of a hundred such requests a second: their mean, and fairness, were told of all."""
+    with platforms_sliced.place(lab, "native", tmp_path) as place, ExitStack() as stack:
+        for one in place.slices:
+            assert one.reshaped is not None
+            stack.enter_context(one.reshaped(100_000))
+        pace: dict[str, Any] = {"windows": 1, "warm_up_ns": 500_000_000, "time_ns": 2 * 10**9, "packets_per_s": 100.0}
+        result = ran(Ping(PingSettings(**pace, size_bytes=1400, most_short_percent=100.0)), place)
+    (window,) = result.windows
+    lost = {"lost_percent", "slice1_lost_percent", "slice2_lost_percent"}
+    assert window.values.keys() == lost | {"offered_packets_per_s", "round_trip_min_us"}
+    assert min(window.values[key] for key in lost) > 50
+    assert [note.partition(":")[0] for note in result.notes] == ["slice1", "slice2"]
+    assert measured_of(Case("ping", {}, {}), Ping(), result).quantities.keys() == window.values.keys()
 
 
 @pytest.mark.machine

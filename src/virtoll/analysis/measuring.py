@@ -23,6 +23,7 @@ from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
     LEAST_BEYOND,
     LEVEL,
+    LOST_PERCENT,
     Events,
     Measured,
     NeighbourRecord,
@@ -58,6 +59,7 @@ def measure_all(run: Run, wanted: Wanted = ALL) -> list[TrialMetrics]:
     trials = _shared(run, wanted) if many else [measure(run, record, wanted) for record in run.records]
     _leave_out_too_few(trials)
     _leave_out_the_generators_own(trials)
+    _note_what_was_lost(trials)
     note_bounds(trials)
     return trials
 
@@ -194,6 +196,22 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
                 )
 
 
+def _note_what_was_lost(trials: list[TrialMetrics]) -> None:
+    """Note what a probe tells of others under its condition, and not of a trial in which it lost requests: it is not
+    missing by chance, and the others are the better ones.
+    """
+    pairs = [(trial, under) for trial, under in _with_conditions(trials) if under.probe]
+    valid = [(trial, under) for trial, under in pairs if trial.record.status == "valid"]
+    told: dict[Condition, dict[str, None]] = {}
+    for trial, under in valid:
+        told.setdefault(under, {}).update(dict.fromkeys(trial.values))
+    for trial, under in valid:
+        percent = trial.values.get(f"{under.probe}.{LOST_PERCENT}", 0.0)
+        for name in [name for name in told[under] if percent > 0 and name not in trial.values]:
+            trial.put(name, f"it is not known of what was lost: {percent:.3g} %")
+            trial.censored.add(name)
+
+
 def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics:
     """The metrics of one trial."""
     trial = TrialMetrics(record)
@@ -202,7 +220,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
     if measured is not None and not (measured.is_load and (run.neighbours or run.objective)):
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
-        trial.histogram = run.histogram(record.trial.id) if measured is not None and wanted.latency else None
+        trial.histogram = _probed(run, record.trial.id, measured) if measured is not None and wanted.latency else None
         return trial
     if measured is not None and measured.knee is not None:
         note_knee(trial, measured, measured.knee, run)
@@ -222,6 +240,14 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
             _victim(trial, measured, run)
     _deployment(trial)
     return trial
+
+
+def _probed(run: Run, trial_id: str, measured: Measured) -> Histogram | None:
+    """What a probe timed one by one. Where that is its requests, those that it lost are slower than any."""
+    histogram, work = run.histogram(trial_id), sum(window.work for window in measured.windows)
+    lost = round(sum(window.work * window.values.get(LOST_PERCENT, 0.0) / 100 for window in measured.windows))
+    is_of_requests = histogram is not None and histogram.completed + lost == work
+    return replace(histogram, censored=lost) if histogram is not None and is_of_requests else histogram
 
 
 def _quantities(trial: TrialMetrics, measured: Measured) -> None:

@@ -65,6 +65,7 @@ def told_apart(metrics: Iterable[Metric]) -> list[Metric]:
     return [replace(m, title=f"{m.title} ({m.group})") if m.group and count[m.title] > 1 else m for m in each]
 
 
+_LOST = "is not known of what was lost"
 _SERVED_NOTHING = "is of a window in which nothing was served"
 
 
@@ -348,6 +349,7 @@ def _metrics(measured: Measured) -> list[Metric]:
             group=measured.name,
             headline=key == measured.headline,
             probed=not measured.is_load,
+            censoring=Metric.censoring if measured.is_load else _LOST,
         )
         for key, q in measured.quantities.items()
     ]

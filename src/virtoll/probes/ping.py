@@ -33,12 +33,14 @@ _MOST_REQUESTS = 10_000_000  # each is kept until the end: rust/probe/src/flow/p
 @dataclass(frozen=True)
 class PingSettings(Timed):
     """``packets_per_s`` requests a second in each slice, each with ``size`` of payload. One that is not answered after
-    ``lost_after`` counts as lost, and in no time."""
+    ``lost_after`` counts as lost, and in no time. Of a window in which more than ``most_lost_percent`` of them were
+    lost no mean is told."""
 
     packets_per_s: float = within(10.0, least=0.01, most=1_000_000)
     size_bytes: int = within(56, least=16, most=MOST_DATAGRAM_BYTES)
     warm_up_ns: int = within(500_000_000, least=0)
     lost_after_ns: int = within(10**9, least=1_000_000)
+    most_lost_percent: float = within(0.1, least=0, most=100)
     most_short_percent: float = within(0.5, least=0, most=100)
 
     @property

@@ -105,6 +105,7 @@ STARTING_MS, THERE_MS = "starting_ms", "there_ms"
 STANDING, FALLEN_MS, ABSENT = "standing", "fallen_ms", "absent"
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"
+LOST_PERCENT = "lost_percent"  # the key, among a probe's quantities, of requests (or datagrams) that have no time
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
 
 

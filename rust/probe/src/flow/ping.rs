@@ -22,7 +22,7 @@ pub const PROBE: Probe = Probe {
     name: "ping",
     summary: "ICMP echo requests at a rate: the time until each answer",
     usage: "--peer ADDRESS [--packets-per-s 10] [--size-bytes 56] [--warm-up-ns 500000000] [--start-ns 0]
-       [--lost-after-ns 1000000000] [--most-short-percent 0.5]
+       [--lost-after-ns 1000000000] [--most-lost-percent 0.1] [--most-short-percent 0.5]
        the windows follow each other without a gap",
     run,
 };
@@ -46,6 +46,8 @@ struct Settings {
     schedule: Vec<Segment>,
     start_ns: u64,
     lost_after_ns: u64,
+    /// Of a window in which more was lost no mean is told.
+    most_lost_percent: f64,
     most_short_percent: f64,
 }
 
@@ -106,6 +108,7 @@ impl Settings {
             schedule,
             start_ns: arguments.within("start-ns", 0, MOST_START_NS, 0),
             lost_after_ns: arguments.within("lost-after-ns", 1_000_000, MOST_NS, 1_000_000_000),
+            most_lost_percent: arguments.get("most-lost-percent", 0.1),
             most_short_percent: arguments.get("most-short-percent", 0.5),
         }
     }
@@ -298,7 +301,10 @@ impl<'a> Pinger<'a> {
                 duration_ns: segment.duration_ns(),
                 work: answers.offered,
                 values: answers
-                    .values(answers.sending_ns(segment, start_ns))
+                    .values(
+                        answers.sending_ns(segment, start_ns),
+                        settings.most_lost_percent,
+                    )
                     .into_iter()
                     .collect(),
             });
@@ -316,6 +322,7 @@ impl<'a> Pinger<'a> {
             ));
         }
         report.histogram = Some(all.buckets().collect());
+        self.note_losses(settings.most_lost_percent, report);
         report.fact("socket", if self.raw { "raw" } else { "datagram" });
         let stamps = if self.prepared.stamped {
             "kernel"
@@ -329,6 +336,17 @@ impl<'a> Pinger<'a> {
         self.prove_rate(settings, start_ns, report);
         lateness::prove(&self.requests.lateness, settings.most_short_percent, report);
         Ok(())
+    }
+
+    fn note_losses(&self, most_percent: f64, report: &mut Report) {
+        let measured = self.requests.segments.iter().skip(1);
+        let lossy = measured.filter(|one| one.lost_percent() > Some(most_percent));
+        let (count, windows) = (lossy.count(), report.windows.len());
+        if count > 0 {
+            report.notes.push(format!(
+                "in {count} of {windows} windows more than {most_percent} % of the requests were lost: no mean of the others is told"
+            ));
+        }
     }
 
     fn prove_answers(&self, answered: u64, report: &mut Report) {
@@ -447,26 +465,31 @@ impl Answers {
             .max(segment.duration_ns())
     }
 
-    fn values(&self, sending_ns: u64) -> Vec<(&'static str, f64)> {
-        let answered = self.histogram.total();
-        let mut values = vec![(
-            "offered_packets_per_s",
-            self.offered as f64 * 1e9 / sending_ns as f64,
-        )];
-        if self.offered > 0 {
-            let lost = self.offered - answered;
-            values.push(("lost_percent", 100.0 * lost as f64 / self.offered as f64));
+    /// How many got no answer in time; None where nothing was offered.
+    fn lost_percent(&self) -> Option<f64> {
+        let lost = self.offered - self.histogram.total();
+        (self.offered > 0).then(|| 100.0 * lost as f64 / self.offered as f64)
+    }
+
+    /// What was lost is worse than any time: percentiles are of all requests, and those that lie among the lost ones
+    /// are not told; nor is a mean where more than so much was lost, for it would be of the better ones.
+    fn values(&self, sending_ns: u64, most_lost_percent: f64) -> Vec<(&'static str, f64)> {
+        let (offered, answered) = (self.offered as f64, self.histogram.total() as f64);
+        let mut values = vec![("offered_packets_per_s", offered * 1e9 / sending_ns as f64)];
+        values.extend(self.lost_percent().map(|percent| ("lost_percent", percent)));
+        let Some(least_ns) = self.least_ns else {
+            return values;
+        };
+        values.push(("round_trip_min_us", least_ns as f64 / 1000.0));
+        for (name, share) in [("round_trip_p50_us", 0.5), ("round_trip_p99_us", 0.99)] {
+            let rank = share * offered;
+            if rank <= answered {
+                values.push((name, quantile_us(&self.histogram, rank / answered)));
+            }
         }
-        if let Some(least_ns) = self.least_ns {
-            values.extend([
-                ("round_trip_p50_us", quantile_us(&self.histogram, 0.5)),
-                ("round_trip_p99_us", quantile_us(&self.histogram, 0.99)),
-                (
-                    "round_trip_mean_us",
-                    self.sum_ns as f64 / answered as f64 / 1000.0,
-                ),
-                ("round_trip_min_us", least_ns as f64 / 1000.0),
-            ]);
+        if self.lost_percent() <= Some(most_lost_percent) {
+            let mean_ns = self.sum_ns as f64 / answered;
+            values.push(("round_trip_mean_us", mean_ns / 1000.0));
         }
         values
     }
@@ -505,9 +528,49 @@ mod tests {
         assert_eq!(answers.sum_ns, 1_000_000);
         assert_eq!((requests.late, requests.twice, requests.early), (1, 1, 1));
         assert_eq!(requests.waiting, 0);
-        let lost = answers.values(1)[1];
+        let lost = answers.values(1, 0.1)[1];
         assert_eq!(lost.0, "lost_percent");
         assert!((lost.1 - 200.0 / 3.0).abs() < 1e-9);
+    }
+
+    /// So many requests, of which so many are answered: the first after 1 us, the second after 2, and so on.
+    fn told(offered: u64, answered: u64) -> std::collections::BTreeMap<&'static str, f64> {
+        let mut requests = requests(1_000_000_000);
+        for number in 0..offered {
+            requests.add(1, 0, true);
+            if number < answered {
+                requests.answer(number, (number + 1) * 1000);
+            }
+        }
+        let values = requests.segments[1].values(1_000_000_000, 0.1);
+        values.into_iter().collect()
+    }
+
+    #[test]
+    fn of_the_few_that_got_through_no_mean_is_told() {
+        let (one_of_1000, two_of_1000) = (told(1000, 999), told(1000, 998));
+        assert_eq!(one_of_1000["round_trip_mean_us"], 500.0);
+        assert!(!two_of_1000.contains_key("round_trip_mean_us"));
+        assert_eq!(two_of_1000["lost_percent"], 0.2);
+        assert_eq!(told(1000, 0).len(), 2, "what was offered, and lost");
+    }
+
+    #[test]
+    fn a_percentile_is_of_all_requests_and_none_lies_among_the_lost() {
+        let (most, half, few) = (told(1000, 995), told(1000, 500), told(1000, 100));
+        for (values, name, told_us) in [
+            (&most, "round_trip_p50_us", Some(500.0)),
+            (&most, "round_trip_p99_us", Some(990.0)),
+            (&half, "round_trip_p50_us", Some(500.0)),
+            (&half, "round_trip_p99_us", None),
+            (&few, "round_trip_p50_us", None),
+            (&few, "round_trip_min_us", Some(1.0)),
+        ] {
+            let value_us = values.get(name).copied();
+            assert_eq!(value_us.is_some(), told_us.is_some(), "{name}");
+            let apart_us = value_us.unwrap_or(0.0) - told_us.unwrap_or(0.0);
+            assert!(apart_us.abs() < 0.01 * 990.0, "{name}: {value_us:?}");
+        }
     }
 
     proptest! {
