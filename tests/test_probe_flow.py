@@ -374,7 +374,7 @@ def test_without_slices_it_is_refused(probe: Probe, place: Place) -> None:
 
 
 def test_a_receiver_that_is_gone_is_told_with_its_slice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "start", lambda *_: place.slices[0].far.agent.spawn(["true"]))
+    monkeypatch.setattr(daemon, "start", lambda *_, **__: place.slices[0].far.agent.spawn(["true"]))
     with pytest.raises(ProbeError, match="flow, slice1") as caught:
         Flow(FlowSettings(**BRIEF)).run(place)
     assert caught.value.kind == "peer"

@@ -21,6 +21,7 @@ from virtoll.probes.base import Place, Probe, ProbeError
 from virtoll.probes.bulk import Bulk, BulkSettings
 from virtoll.probes.connect import Connect, ConnectSettings
 from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
+from virtoll.services import daemon
 from virtoll.study.limits import Limits
 
 # How much is lost on a busy machine's loopback is not the probe's to answer for; that losses fail is tested in Rust.
@@ -118,12 +119,40 @@ def test_a_peer_that_is_killed_in_the_middle(place: Place, monkeypatch: pytest.M
     assert not agent.listening(peers.PORT)
 
 
+@pytest.mark.parametrize(
+    ("argv", "deadline_s", "told"),
+    [
+        (["sh", "-c", "echo no room; kill -9 $$"], 600.0, "ended at once by signal 9 .*no room"),
+        (["sleep", "600"], 0.1, "did not listen on port"),
+    ],
+)
+def test_a_peer_that_does_not_come_up_is_told_as_one_that_does_not_answer(
+    place: Place, monkeypatch: pytest.MonkeyPatch, argv: list[str], deadline_s: float, told: str
+) -> None:
+    """Beside a neighbour that is its harm. The trial failed, and the blocks in which the peer came up told alone."""
+    agent, pids = place.instance.agent, []
+    start, spawn = daemon.start, agent.spawn
+
+    def spawned(*words: Any, **options: Any) -> int:
+        pids.append(spawn(*words, **options))
+        return pids[-1]
+
+    monkeypatch.setattr(daemon, "start", lambda *given, **how: start(*given, **how, deadline_s=deadline_s))
+    monkeypatch.setattr(agent, "spawn", spawned)
+    with pytest.raises(ProbeError, match=f"(?s){told}") as caught, peers.serving(place, "p", argv, "tcp"):
+        raise AssertionError("it did")
+    assert (caught.value.kind, caught.value.is_own) == ("peer", False)
+    (pid,) = pids
+    assert not agent.alive(pid)
+
+
 def test_a_port_that_is_taken(place: Place) -> None:
     with (
         peers.serving(place, "first", [str(binary("virtoll-agent")), "peer", "--port", str(peers.PORT)], "tcp"),
-        pytest.raises(TrialError, match="taken"),
+        pytest.raises(TrialError, match="taken") as caught,
     ):
         PROBES[0].run(place)
+    assert not isinstance(caught.value, ProbeError)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from virtoll.probes import peers, sliced
 from virtoll.probes.base import Place, Probe, ProbeResult, Slice, Timed
 from virtoll.probes.fork_bomb import jain
 from virtoll.record.model import Quantity, Window
-from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.units import format_bytes, parse_bit_rate, within
 
@@ -223,7 +222,7 @@ def _receiving(one: Slice) -> Iterator[str]:
     """
     agent, port = one.far.agent, peers.PORT + one.index
     argv = [AGENT, "peer", "--port", str(port), "--address", one.far_address]
-    pid = daemon.start(one.far, f"peer-{one.index + 1}", argv, port)
+    pid = peers.started(one.far, f"peer-{one.index + 1}", argv, port)
     try:
         yield f"{one.far_address}:{port}"
     finally:

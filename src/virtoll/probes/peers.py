@@ -12,6 +12,7 @@ from virtoll.errors import AgentError, CommandError, Problem
 from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES, Attachment
 from virtoll.offers import Port, Protocol
+from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
 from virtoll.probes.native import arguments, parse, proved, time_limit_s
 from virtoll.services import daemon
@@ -70,11 +71,24 @@ def expect_way(attachment: Attachment, name: str, protocol: Protocol) -> None:
             )
 
 
+def started(instance: Instance, name: str, argv: Sequence[str], port: int, protocol: Protocol = "tcp") -> int:
+    """`daemon.start` of a probe's server. ProbeError of kind *peer* with its log where it does not come to listen: one
+    that a neighbour keeps from it does not answer. Nothing is left of it.
+    """
+    try:
+        return daemon.start(instance, name, argv, port, protocol=protocol)
+    except daemon.NotStartedError as error:
+        with suppress(AgentError):  # the instance may have died, and that is not what is to be told
+            instance.agent.kill(instance.services[name])
+        what, where, remedy = error.problem.what, error.problem.where, error.problem.remedy
+        raise ProbeError(what, kind="peer", where=where, remedy=remedy) from error
+
+
 @contextmanager
 def serving(place: Place, name: str, argv: Sequence[str], protocol: Protocol) -> Iterator[None]:
-    """A server on `PORT` inside, ended with the block. TrialError with its log where it does not come to listen."""
+    """A server on `PORT` inside, ended with the block; see `started`."""
     agent = place.instance.agent
-    pid = daemon.start(place.instance, name, argv, PORT, protocol=protocol)
+    pid = started(place.instance, name, argv, PORT, protocol)
     try:
         yield
     except BaseException:

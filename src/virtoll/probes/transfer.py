@@ -13,6 +13,7 @@ from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.slices import burst_bytes
 from virtoll.platforms.base import Instance
+from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
 from virtoll.record.model import Check, Quantity, Window
 from virtoll.services import daemon
@@ -174,7 +175,7 @@ def _serving(far: Instance, address: str) -> Iterator[list[str]]:
     """vsftpd inside, at ``address`` alone, for the length of the block; yields its configuration."""
     lines = configuration(address)
     far.agent.put(_CONFIGURATION, "".join(f"{line}\n" for line in lines).encode())
-    pid = daemon.start(far, "vsftpd", ["vsftpd", _CONFIGURATION], _PORT)
+    pid = peers.started(far, "vsftpd", ["vsftpd", _CONFIGURATION], _PORT)
     try:
         yield lines
     finally:

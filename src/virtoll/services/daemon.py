@@ -15,6 +15,10 @@ _POLL_S, _READY_POLL_S = 0.02, 0.05
 LOG_TAIL_BYTES = 2000
 
 
+class NotStartedError(TrialError):
+    """A program was begun inside, and does not come up."""
+
+
 def start(
     instance: Instance,
     name: str,
@@ -30,9 +34,9 @@ def start(
     """Spawn ``argv`` and return its process id when a socket listens on ``port`` (`Agent.listening`).
 
     It stays in the foreground, and to the instance's end: that it still runs is proved after the window.
-    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends
-    first or the deadline passes. The deadline is generous: an emulated machine needs seconds where a container needs
-    milliseconds.
+    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. NotStartedError, with the end of the program's log, when it
+    ends first or the deadline passes; TrialError where the port is taken. The deadline is generous: an emulated machine
+    needs seconds where a container needs milliseconds.
     """
     agent, log = instance.agent, log_path(name)
     if agent.listening(port, protocol):
@@ -56,7 +60,7 @@ def start(
 
 def await_ready(instance: Instance, name: str, within_s: float, missing: Callable[[], str]) -> None:
     """Wait until nothing is ``missing`` (a few words, "" when it serves; a TrialError of its own is no answer yet).
-    TrialError, with the end of its log, when the service ends first or the time passes.
+    NotStartedError, with the end of its log, when the service ends first or the time passes.
     """
     deadline = time.monotonic() + within_s
     while said := _words_of(missing):
@@ -97,9 +101,9 @@ def log_tail(agent: Agent, log: str, most_bytes: int = LOG_TAIL_BYTES) -> str:
     return tail or "(nothing)"
 
 
-def not_started(instance: Instance, name: str, what: str) -> TrialError:
+def not_started(instance: Instance, name: str, what: str) -> NotStartedError:
     """The error for a service that does not come up, with what it said."""
-    return TrialError(
+    return NotStartedError(
         f"{name} {what}; its log ends with:\n{log_tail(instance.agent, log_path(name))}",
         where=f"{instance.platform}, inside the instance",
         remedy="the log names the cause; often the memory or process limit is too small for the service",
