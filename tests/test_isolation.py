@@ -14,7 +14,7 @@ from altair.utils.schemapi import debug_mode
 
 from isolating import HARMS, run_of
 from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite, loss_floor, loss_table
-from virtoll.analysis.load import AGGRESSOR
+from virtoll.analysis.load import AGGRESSOR, read_run
 from virtoll.analysis.matrix import Matrix
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
@@ -138,6 +138,30 @@ def test_a_median_that_a_bound_could_move_is_told_as_more(
     seen: tuple[float, ...], bounds: tuple[float, ...], told: str
 ) -> None:
     assert settled_words(Settled(seen, bounds)) == told
+
+
+def test_a_probes_victim_that_lost_too_much_is_counted_and_in_no_figure(tmp_path: Path) -> None:
+    """Of three blocks it lost answers in one: that one was invalid, and the others said protected."""
+    directory = run_of(tmp_path / "r", "isolation-rtt", {}, quick=True)
+    whole_run = read_run(directory)
+    lossy = next(
+        record
+        for record in whole_run.records
+        if record.trial.arm.platform == "lxc" and record.trial.condition[AGGRESSOR] == "fork"
+    )
+    records = [
+        record.model_copy(update={"outcome": "did not answer"}) if record == lossy else record
+        for record in whole_run.records
+    ]
+    (directory / "trials.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in records))
+    told = find(directory).isolation
+    found = exposure(told, "lxc", "fork")
+    assert (found.outcomes, found.kind) == ({"did not answer": 1, "answered": 2}, "did not answer")
+    matrix, median = told.matrix, "round-trip.round_trip_p50_us"
+    assert matrix.absolute(median, found.arm, found.condition) is None
+    assert matrix.censored(median, found.arm, found.condition) == (1, 3)
+    assert matrix.absolute("round-trip.lost_percent", found.arm, found.condition) is not None
+    assert exposure(told, "lxc", "cpu").kind != "did not answer"
 
 
 def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from virtoll.probes.connect import Connect, ConnectSettings
 from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
+from virtoll.trial.subjects import LOST
 
 # How much is lost on a busy machine's loopback is not the probe's to answer for; that losses fail is tested in Rust.
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000, "patience_ns": 480 * 10**9}
@@ -63,6 +64,8 @@ def test_it_measures_what_it_says_and_leaves_no_peer(probe: Probe, place: Place)
         assert window.duration_ns > 0
         assert window.work > 0
     assert all(check.passed for check in own_checks(result)), result.checks
+    counts_losses = isinstance(probe, RoundTrip) and protocol == "udp"
+    assert any(check.name == LOST for check in result.checks) == counts_losses
     assert not place.instance.agent.listening(peers.PORT)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,13 +21,13 @@ from virtoll.probes.bulk import BulkSettings
 from virtoll.probes.connect import ConnectSettings
 from virtoll.probes.disk import DiskSettings
 from virtoll.probes.native import AS_LONG_AS_ASKED, NativeProbe, arguments, parse, proved
-from virtoll.record.model import Arm, Check, NeighbourRecord, PlannedTrial, Window
+from virtoll.record.model import Arm, Check, NeighbourRecord, PlannedTrial, Quantity, Window
 from virtoll.run import execute
 from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial import audit, disturbance, experiment, limits, proofs
+from virtoll.trial import audit, disturbance, experiment, limits, proofs, subjects
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.experiment import LabExperiment, _aside
 from virtoll.trial.notes import Notes, to_the_end
@@ -473,6 +474,58 @@ def test_a_victim_that_gave_figures_must_live_to_the_end(
     notes = victims_notes(monkeypatch, tmp_path, doubles, None, began=began)
     assert notes.measured is not None
     assert [check.name for check in notes.checks if check.passed is False] == ["the instance lived to the end"]
+
+
+@pytest.mark.parametrize(
+    ("began", "harmed", "outcome", "passed"),
+    [
+        (True, False, "did not answer", None),
+        (True, True, "host harmed", None),
+        (False, False, None, False),
+    ],
+)
+def test_what_a_neighbour_has_its_victim_lose_is_an_outcome_and_no_broken_proof(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, began: bool, harmed: bool, outcome: str | None, passed: Any
+) -> None:
+    """Its trial was invalid, and in no figure: those in which it lost nothing told of protection."""
+    doubles = Doubles(monkeypatch)
+    checks = [
+        Check(name=subjects.LOST, passed=False, detail="9 of 1000"),
+        Check(name="else", passed=True, detail=""),
+    ]
+    result = replace(doubles.measured(), checks=checks)
+    monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: result)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None, began=began, harmed=harmed, trials=2)
+    assert notes.outcome == outcome
+    first, second, *_ = notes.checks
+    assert (first.passed, first.detail, second.passed) == (passed, "9 of 1000", True)
+    assert notes.measured is not None
+    assert deployed(doubles) == 2  # what was harmed is not left to the next neighbour
+
+
+@pytest.mark.parametrize(("lost", "passed"), [(True, None), (False, False)])
+def test_a_victim_that_lost_answers_may_outlast_its_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, lost: bool, passed: bool | None
+) -> None:
+    """A datagram that is lost is waited for, a second each: such a trial was invalid all the same."""
+    doubles = Doubles(monkeypatch)
+    result = replace(doubles.measured(), checks=[Check(name=subjects.LOST, passed=not lost, detail="")])
+    monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: result)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None, end_ns=2_005)
+    (check,) = (check for check in notes.checks if check.name == "the neighbour was at work in every window")
+    assert (check.passed, notes.outcome) == (passed, "did not answer" if lost else "answered")
+
+
+def test_a_victim_of_which_no_time_is_told_for_what_it_lost_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    lost = Quantity("Lost", "%", None)
+    window = Window(start_ns=2_000, duration_ns=10, work=1, values={"lost_percent": 90.0})
+    for probe in probes().values():
+        monkeypatch.setattr(probe, "quantities", {**probe.quantities, "lost_percent": lost})
+    monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: ProbeResult("double 1", [window]))
+    assert victims_notes(monkeypatch, tmp_path, doubles, None).outcome == "did not answer"
 
 
 def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -265,6 +265,9 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
             trial.put(name, "it is among what never came")
             trial.censored.add(name)
             continue
+        if neighbour is not None and trial.record.outcome == "did not answer" and key != LOST_PERCENT:
+            trial.put(name, "the victim did not answer: too much was lost")
+            continue
         windows = np.asarray(measured.values(key), dtype=float)
         if not windows.size:
             trial.put(name, f"{measured.instrument} did not tell it in every window")

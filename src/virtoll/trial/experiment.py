@@ -400,6 +400,8 @@ class LabExperiment:
             if measured is None:
                 notes.facts["no figures"] = str(told)
             else:
+                if subject.lacks_answers(notes):
+                    notes.outcome = notes.outcome or "did not answer"
                 subject.prove_ours(notes, measured, watched)
             self._prove_watched(place, subject, measured, watched, notes)
             outcome = notes.outcome  # a harmed host is told first, whatever became of the victim

@@ -526,7 +526,8 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
     """The neighbour that began was at work from before the first window until after the last.
 
     ``offsets_ns``: how far the windows' clock was ahead of the host's, each time it was read; each must bear it out.
-    Where the watchdog ended the neighbour that is the result, and no window is told.
+    Where the watchdog ended the neighbour that is the result, and no window is told. That it ended before the last of a
+    victim that did not answer is no failure: windows are longer by each answer that was waited for.
     """
     neighbour = notes.neighbour
     if neighbour is None or neighbour.start_ns is None or notes.outcome == "host harmed":
@@ -542,7 +543,8 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
     elif neighbour.end_ns is not None and neighbour.end_ns < last_ns:
         why = f": {neighbour.reason}" if neighbour.reason else ""
         early = format_duration(last_ns - neighbour.end_ns)
-        notes.check(name, False, f"it ended ({neighbour.ended}) {early} before the last did{why}")
+        held = None if notes.outcome == "did not answer" else False
+        notes.check(name, held, f"it ended ({neighbour.ended}) {early} before the last did{why}")
     else:
         notes.check(name, True, f"it began {format_duration(first_ns - neighbour.start_ns)} before the first")
 

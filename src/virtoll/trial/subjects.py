@@ -19,7 +19,7 @@ from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
-from virtoll.record.model import ROTATION, Measured, Window
+from virtoll.record.model import LOST_PERCENT, ROTATION, Measured, Window
 from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.services.base import Service
 from virtoll.study.model import Case, Rotation
@@ -28,6 +28,8 @@ from virtoll.trial.company import Company
 from virtoll.trial.lengths import Length, length
 from virtoll.trial.notes import Notes
 from virtoll.trial.request_log import read_request_log
+
+LOST = "hardly a datagram was lost"  # rust/probe/src/network/round_trip.rs
 
 
 class Subject(ABC):
@@ -83,6 +85,12 @@ class Subject(ABC):
     @abstractmethod
     def answers(self) -> bool:
         """Whether it still does what it is there for, beside a neighbour."""
+
+    def lacks_answers(self, notes: Notes) -> bool:  # noqa: ARG002
+        """Whether so many of its answers were lost that no time is told of it: harm beside a neighbour, and what
+        was noted of it no broken proof.
+        """
+        return False
 
     @abstractmethod
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
@@ -317,6 +325,15 @@ class ProbedInstance(Subject):
     def answers(self) -> bool:
         """It has, if it gave figures."""
         return True
+
+    def lacks_answers(self, notes: Notes) -> bool:
+        """By its probe's own check, or what stands for it is not told of what was lost."""
+        lost = [check for check in notes.checks if check.name == LOST and check.passed is False]
+        notes.checks = [check.model_copy(update={"passed": None}) if check in lost else check for check in notes.checks]
+        measured = notes.measured
+        if measured is None or self.probe.headline in measured.quantities:
+            return bool(lost)
+        return bool(lost) or any(measured.values(LOST_PERCENT))
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """The neighbour that began was at work in every window."""
