@@ -208,11 +208,21 @@ class Stage:
         return "its clock"
 
     def start(
-        self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any, lasts_s: float
+        self,
+        _instance: Any,
+        clock: str,
+        rate_hz: float,
+        *,
+        inside: bool,
+        inside_hz: float,
+        beside: Any,
+        lasts_s: float,
+        for_sure: bool,
     ) -> None:
         """From now on it is watched."""
         assert clock == "its clock"
         assert (rate_hz, inside_hz, dict(beside), lasts_s) == (20, 1 if self.rounds else 20, {}, 1234.0)
+        assert not (for_sure and self.rounds)
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def mark(self) -> None:

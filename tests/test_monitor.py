@@ -140,6 +140,8 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
         (10, 30.0, (10, 900), (10, 1350)),
         (10, 1800.0, (10, 1800), (10, 2700)),  # outside a turn's marks are rows, too
         (100, 1800.0, (_ROOM_INSIDE / 1800, 1800), (100, 1800)),  # there is no room inside for more at this rate
+        (100, -1800.0, (100, _ROOM_INSIDE / 100), (100, 1800)),  # nor for what may be over sooner
+        (10, -(10**6), (10, _ROOM_INSIDE / 10), (10, _ROOM_OUTSIDE / 10)),
         (200, 0.0, (200, _ROOM_INSIDE / 200), (200, 900)),  # nor for a quarter of an hour, which nobody asked for
         (10, 10**6, (_ROOM_INSIDE / 10**6, 10**6), (_ROOM_OUTSIDE / 1.5e6, 1.5e6)),
     ],
@@ -151,7 +153,9 @@ def test_there_is_room_for_all_of_a_long_trial(
     inside: tuple[float, float],
     outside: tuple[float, float],
 ) -> None:
-    """Samples that no longer fit are dropped, and void the trial when all of it is over."""
+    """Samples that no longer fit are dropped, and void the trial when all of it is over. (Below 0 it is a search, or a
+    probe, of which nobody knows how long it will take.)
+    """
     kept: list[tuple[float, float]] = []
 
     class Keeping:
@@ -163,7 +167,8 @@ def test_there_is_room_for_all_of_a_long_trial(
     watching._host_agent = cast(Any, Keeping())
     accounting = Accounting("", Path("/nonexistent"))
     instance = SimpleNamespace(agent=Keeping(), counts_cpu_time=True, accounting=accounting)
-    watching.start(cast(Any, instance), ClockReading(0, ClockOffset(0, 0)), rate_hz, lasts_s=lasts_s)
+    clock, for_sure = ClockReading(0, ClockOffset(0, 0)), lasts_s > 0
+    watching.start(cast(Any, instance), clock, rate_hz, lasts_s=abs(lasts_s), for_sure=for_sure)
     assert kept == [pytest.approx(inside), pytest.approx(outside)]
     assert (watching._metered.rate_hz, watching._metered.keep_s) == kept[1], "meters look when the sampler does"
     assert watching._metered.cpus == frozenset({3}), "meters are asked from the generator's CPUs"

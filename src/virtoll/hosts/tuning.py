@@ -163,8 +163,10 @@ class Governor(SettingsKnob):
         back. It is put back after the governor: under performance it cannot be.
         """
         for path in governors(self.root):
-            if chosen(path.with_name("scaling_driver")) == _AMD and chosen(path) not in STEADY_GOVERNORS:
-                yield path.with_name("energy_performance_preference"), "performance"
+            preference = path.with_name("energy_performance_preference")
+            is_led = chosen(path.with_name("scaling_driver")) == _AMD and chosen(path) not in STEADY_GOVERNORS
+            if is_led and chosen(preference):  # one that has no name cannot be read, nor put back
+                yield preference, "performance"
         for path in governors(self.root):
             now = chosen(path) or ""
             yield path, now if now in STEADY_GOVERNORS else STEADY_GOVERNORS[0]

@@ -94,27 +94,30 @@ class Monitor:
         inside_hz: float | None = None,
         beside: Mapping[str, Accounting] = NOBODY,
         lasts_s: float = 0.0,
+        for_sure: bool = False,
     ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
         agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
         ``beside``: other instances that are watched from outside, by the source's name; ``lasts_s``: for how long, as
-        far as it is known: all is kept of so long, looked at less often where there is no room for it, and of a
-        quarter of an hour anyway, where there is.
+        far as it is known: all is kept of so long, and of a quarter of an hour anyway, where there is room for it;
+        where it lasts so long ``for_sure`` and there is none it is looked at less often.
         """
+        longest_s = lasts_s if for_sure else 0.0
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
             sources = inside_sources(cpu=instance.counts_cpu_time)
-            hz, keep_s = _looks(sources, inside_hz or rate_hz, lasts_s, _MOST_INSIDE)
+            hz, keep_s = _looks(sources, inside_hz or rate_hz, lasts_s, _MOST_INSIDE, longest_s=longest_s)
             instance.agent.start_sampling(sources, hz, keep_s=keep_s)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
-            hz, keep_s = _looks(sources, rate_hz, lasts_s, _MOST_OUTSIDE, max(1.0, _ROOMY_HZ / rate_hz))
+            roomy = max(1.0, _ROOMY_HZ / rate_hz)
+            hz, keep_s = _looks(sources, rate_hz, lasts_s, _MOST_OUTSIDE, roomy, longest_s=longest_s)
             host_agent.start_sampling(sources, hz, keep_s=keep_s)
         accountings = {"instance": instance.accounting, **beside}
         self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items()}
@@ -236,14 +239,20 @@ def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accountin
 
 
 def _looks(
-    sources: Sequence[Source], rate_hz: float, lasts_s: float, most_values: int, roomy: float = 1.0
+    sources: Sequence[Source],
+    rate_hz: float,
+    lasts_s: float,
+    most_values: int,
+    roomy: float = 1.0,
+    *,
+    longest_s: float = 0.0,
 ) -> tuple[float, float]:
     """How often is looked, and for how long samples are kept (s): as often as asked, for `_KEEP_S`, or as long as a
-    longer trial may last; through one that a ring has no room for at that rate, as often as it has.
+    longer trial may last; through ``longest_s``, where a ring has no room for it at that rate, as often as it has.
     """
     ticks = most_values // (1 + sum(MOST_COUNTERS[source.kind] for source in sources))
-    if lasts_s:
-        rate_hz = min(rate_hz, ticks / (roomy * lasts_s))
+    if longest_s:
+        rate_hz = min(rate_hz, ticks / (roomy * longest_s))
     return rate_hz, min(roomy * max(_KEEP_S, lasts_s), ticks / rate_hz)
 
 

@@ -308,6 +308,7 @@ class LabExperiment:
                     inside_hz=treatment.inside_rate_per_s,
                     beside=subject.beside,
                     lasts_s=treatment.watched_s,
+                    for_sure=treatment.is_watched_for_sure,
                 )
                 told = yield from self._windows(instance, subject, treatment, begin, notes)
             # The hogs are gone: what was seen is asked for of an agent that has its CPUs to itself.

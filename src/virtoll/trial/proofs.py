@@ -394,8 +394,9 @@ def _tells_lateness(window: Window) -> bool:
     """Whether anything is told of a window that would be better, had the generator read in time: views that broke off
     too, for what is read seconds late has leaped.
     """
-    broke_off = VIEW in window.events and _broke_off(window.events[VIEW])
-    return bool(holding_lateness(window)) or window.counts.get("stalls", 0) > 0 or bool(broke_off)
+    broke_off = VIEW in window.events and bool(_broke_off(window.events[VIEW]))
+    stalls = window.counts.get("stalls", 0) > 0 or buffers_fell(window)
+    return bool(holding_lateness(window)) or stalls or broke_off
 
 
 def holding_lateness(window: Window) -> list[str]:

@@ -212,7 +212,7 @@ def _hold_lateness(window: Window, bad: Sequence[record.Objective]) -> bool:
     begin what they watch for long: how late they began has a start-up or a join take longer and nothing else, and how
     late they read, or send, is counted by itself.
     """
-    return WAKES not in window.counts or all(quantile_of(each) is not None for each in bad)
+    return WAKES not in window.counts or (bool(bad) and all(quantile_of(each) is not None for each in bad))
 
 
 def _may_be_few(bad: Sequence[record.Objective], values: Mapping[str, float | None], events: Events) -> bool:

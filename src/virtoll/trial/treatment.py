@@ -69,6 +69,13 @@ class Treatment:
         return self.monitoring.rate_per_s if self.rotation is None else 1.0
 
     @property
+    def is_watched_for_sure(self) -> bool:
+        """Whether it takes about as long as ``watched_s``: a search, a probe, or turns that would be as long as the
+        slowest service's, may be over much sooner.
+        """
+        return isinstance(self.work, Driven) and self.knee is None and self.rotation is None
+
+    @property
     def follows_pace(self) -> bool:
         """Whether it has longer windows than its study says where its service is slow, which no plan can know."""
         if not isinstance(self.work, Driven) or self.knee is not None or self.rotation is None:

@@ -431,6 +431,29 @@ fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
     assert_eq!(due(3, Some(9)), (vec![], vec![0, 1, 2]));
 }
 
+/// What was ahead of the first of them, while they were few, was held against what was ahead of each among all.
+#[test]
+fn another_crowd_is_gathered_when_its_last_has_joined() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let mut crowd = Crowd {
+        viewers: 0,
+        pauses_over_ns: None,
+        next: 0,
+        random: Random(1),
+    };
+    for (viewers, is_another) in [(4, true), (4, false), (6, true), (2, true), (2, false)] {
+        let mut order = order(viewers, Some(1));
+        order["settle_ns"] = json!(7000);
+        let order: Order = serde_json::from_value(order).unwrap();
+        let task = crowd.task(&spec, &order, 1_000_000).unwrap();
+        let gathered_ns = is_another.then_some(task.window_ns.0 - 7000);
+        assert_eq!(task.gathered_ns, gathered_ns, "{viewers}");
+        let last_ns = task.joins_ns.last().copied().unwrap_or(task.first_ns);
+        assert!(gathered_ns.is_none_or(|at_ns| at_ns == last_ns));
+    }
+}
+
 #[test]
 fn more_viewers_than_files_may_be_open_are_refused_before_the_first_of_them_joins() {
     assert!(are_enough(1000, 1072, 1072).is_ok());

@@ -269,6 +269,7 @@ impl Crowd {
         };
         joins_ns.iter_mut().for_each(|at_ns| *at_ns += first_ns);
         let from_ns = first_ns + before_ns;
+        let gathered_ns = from_ns - order.settle_ns;
         let anew = order.anew.unwrap_or(0).min(order.viewers);
         let task = Task {
             viewers: order.viewers,
@@ -276,6 +277,7 @@ impl Crowd {
             anew,
             first_anew: self.next % order.viewers,
             tells_after_ns: order.anew.map_or(i64::MIN, |_| from_ns),
+            gathered_ns: (order.viewers != self.viewers).then_some(gathered_ns),
             first_ns,
             joins_ns: joins_ns.into(),
             goes_on_every_ns: over_ns.map(|over_ns| over_ns / stay.max(1) as i64),

@@ -70,6 +70,22 @@ impl<'a> Worker<'a> {
         self.unread.retain(|index| *index < kept);
     }
 
+    /// What was ahead of those who came first, while they were few, is no measure of what is ahead of all: a segment comes
+    /// the later the more there are, and then as often as it is played.
+    pub(super) fn forget_smaller_crowd(&mut self, now_ns: i64) {
+        let gathered_ns = self.task.as_mut().map(|task| &mut task.gathered_ns);
+        if gathered_ns.is_some_and(|at_ns| at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some()) {
+            let views = self
+                .places
+                .iter_mut()
+                .filter_map(|place| place.view.as_mut());
+            for player in views.map(|view| &mut view.player) {
+                player.advance(now_ns, &mut self.tally.watched);
+                player.peak_ns();
+            }
+        }
+    }
+
     pub(super) fn begin_window(&mut self, now_ns: i64) {
         let from_ns = self.tally.watched.from_ns;
         if matches!(self.phase, Phase::Before) && now_ns >= from_ns {

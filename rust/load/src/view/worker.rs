@@ -66,6 +66,8 @@ pub struct Task {
     pub first_anew: usize,
     /// Joins are told that are due later than then.
     pub tells_after_ns: i64,
+    /// When all are there, of a crowd that is another than before.
+    pub gathered_ns: Option<i64>,
     pub window_ns: (i64, i64),
 }
 
@@ -316,6 +318,7 @@ impl<'a> Worker<'a> {
     /// All that time brings.
     fn on_time(&mut self) -> Result<(), Failed> {
         let now_ns = sys::now_ns();
+        self.forget_smaller_crowd(now_ns);
         self.begin_window(now_ns);
         for index in std::mem::take(&mut self.unread) {
             self.heed();

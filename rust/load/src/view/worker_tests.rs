@@ -97,6 +97,7 @@ fn task(joins_ns: i64, window_ns: (i64, i64)) -> Task {
         anew: 0,
         first_anew: 0,
         tells_after_ns: 0,
+        gathered_ns: None,
         window_ns,
     }
 }
