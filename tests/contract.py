@@ -180,8 +180,8 @@ def is_reached(lab: Lab, instance: Instance) -> None:
 
 def is_told_what_the_lab_is(instance: Instance) -> None:
     """A server that finds IPv6 opens other sockets, and a filter by the reverse path looks at each packet: both must be
-    the same everywhere. A kernel may have no IPv6 (UML's) or no such switches (gVisor's network stack is its own, and has
-    of Docker's loopback what Docker gave it: from 26 on ::1).
+    the same everywhere. A kernel may have no IPv6 (UML's) or no such switches (gVisor's network stack is its own, and
+    has of Docker's loopback what Docker gave it: from 26 on ::1).
     """
     addresses = "" if instance.facts.get("oci_runtime") == "runsc" else "/proc/net/if_inet6"
     for files, alike in (

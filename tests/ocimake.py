@@ -18,11 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from virtoll.hosts.local import LocalHost
+from virtoll.images import busybox
+
 CHECKOUT = Path(__file__).parent.parent
 SHOP = CHECKOUT / "tests/images/shop"  # the example in the repository: a server with a user and a directory of its own
 SHOP_SERVER = CHECKOUT / "build/shop"  # its program, built by setup/native from rust/example
 
 Compression = Literal["", "gzip", "zstd"]
+
+
+def static_busybox() -> bytes:
+    """One that needs no libraries, for images that have none; fetched where this machine's does."""
+    busybox.fetch(LocalHost(), lambda _line: None)
+    program = busybox.static()
+    assert program is not None
+    return program.read_bytes()
+
 
 _KINDS = {
     "file": tarfile.REGTYPE,

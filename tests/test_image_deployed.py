@@ -68,7 +68,7 @@ def image(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Image:
         layer(
             Entry("opt/able", b"x", mode=0o755, attributes={"security.capability": _CAPABILITY.decode("latin-1")}),
             Entry("opt/suid", b"x", mode=0o4711, uid=1500),
-            Entry("usr/bin/busybox", Path("/bin/busybox").read_bytes(), mode=0o755),  # static: to look around with
+            Entry("usr/bin/busybox", ocimake.static_busybox(), mode=0o755),  # to look around with
             Entry("opt/twin", kind="link", target="opt/suid"),
             Entry("opt/soft", kind="symlink", target="/opt/suid"),
         )

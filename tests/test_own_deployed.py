@@ -117,7 +117,7 @@ def till(command: Sequence[str] = ("sh", "-c", TILL)) -> Made:
     """No accounts, no links: busybox, and what it serves."""
     die = f"#!{BUSYBOX} sh\n{BUSYBOX} kill $({BUSYBOX} cat /tmp/till)\n"
     entries = [
-        Entry("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755),
+        Entry("bin/busybox", ocimake.static_busybox(), mode=0o755),
         directory("www"),
         Entry("www/index.html", b"come in\n"),
         Entry("www/cgi-bin/die", die.encode(), mode=0o755),
