@@ -476,8 +476,8 @@ def counting(at: float, counts: dict[str, int]) -> Measurement:
     [
         ({ABSENT: 1}, ""),
         ({ABSENT: 4}, ALL_THERE),
-        ({STANDING: 100, FALLEN_MS: 4900}, ""),  # of each a frame, and 0.9 % of what was played
-        ({STANDING: 100, FALLEN_MS: 5001}, BUFFERS_HELD),
+        ({STANDING: 100, FALLEN_MS: 8900}, ""),  # of each two frames, and 0.9 % of what was played
+        ({STANDING: 100, FALLEN_MS: 9001}, BUFFERS_HELD),
         ({STANDING: 0, FALLEN_MS: 0}, ""),
     ],
 )

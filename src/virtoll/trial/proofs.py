@@ -161,7 +161,7 @@ def _broke_off(views: Events) -> dict[str, int]:
 
 _BEGINNING_SHARE = 0.02  # of all users' time
 _FALLEN_SHARE = 0.01  # of what was played
-_FRAME_MS = 40  # of 25 a second: one that comes in a window a little later than the soonest did before is no fall
+_FRAMES_MS = 80  # two of 25 a second: those of a window may come that much later than the soonest did before
 
 _UNTOLD = "the load does not tell how many failed"
 
@@ -328,7 +328,7 @@ def buffers_fell(window: Window) -> bool:
     """Whether viewers who played all through a window lived on what was read ahead: less came than they played. None
     of them stalls yet, but goes on so until all do.
     """
-    allowed_ms = window.counts.get(STANDING, 0) * (_FALLEN_SHARE * window.duration_ns / 1e6 + _FRAME_MS)
+    allowed_ms = window.counts.get(STANDING, 0) * (_FALLEN_SHARE * window.duration_ns / 1e6 + _FRAMES_MS)
     return window.counts.get(FALLEN_MS, 0) > allowed_ms
 
 
