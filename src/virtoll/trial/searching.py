@@ -120,6 +120,8 @@ class KneeSearch:
             limit = browsers or lacking(window, self._load)
         elif disturbance := beside_others(texts, self._objectives, partial(disturbed, window)):
             limit = disturbance
+        elif texts == [BUFFERS_HELD]:  # which nobody empties by joining late
+            limit = overrun(window, self._load, self._cpus) or proofs.read_too_late(window)
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)
         told: record.Told = "generator" if limit else "not met" if texts else "met"
@@ -212,7 +214,7 @@ def _hold_lateness(window: Window, bad: Sequence[record.Objective]) -> bool:
     begin what they watch for long: how late they began has a start-up or a join take longer and nothing else, and how
     late they read, or send, is counted by itself.
     """
-    return WAKES not in window.counts or (bool(bad) and all(quantile_of(each) is not None for each in bad))
+    return WAKES not in window.counts or all(quantile_of(each) is not None for each in bad)
 
 
 def _may_be_few(bad: Sequence[record.Objective], values: Mapping[str, float | None], events: Events) -> bool:

@@ -57,12 +57,14 @@ impl<'a> Progressive<'a> {
         }
     }
 
-    fn read_or_pause(&mut self, now: &Now) -> Want {
+    fn read_or_pause(&mut self, now: &mut Now) -> Want {
         let rules = now.player.rules();
         if !rules.paced {
             return Want::Read(READ_BYTES);
         }
-        let low_ns = rules.buffer_ns - REFILL_NS.min(rules.buffer_ns / 4);
+        let refill_ns = REFILL_NS.min(rules.buffer_ns / 4);
+        now.watched.most_ns = now.watched.most_ns.max(refill_ns); // it comes as if at once
+        let low_ns = rules.buffer_ns - refill_ns;
         if self.phase == Phase::Full {
             match now.player.at_most_ahead_ns(low_ns) {
                 Some(at_ns) if at_ns > now.ns => return Want::Pause(at_ns),
