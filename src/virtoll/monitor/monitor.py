@@ -104,20 +104,19 @@ class Monitor:
         far as it is known: all is kept of so long, and of a quarter of an hour anyway, where there is room for it;
         where it lasts so long ``for_sure`` and there is none it is looked at less often.
         """
-        longest_s = lasts_s if for_sure else 0.0
         if self._watched is not None:
             self._metered.stop()
             self._end_host_agent()
             self._watched = None
         if inside:
             sources = inside_sources(cpu=instance.counts_cpu_time)
-            hz, keep_s = _looks(sources, inside_hz or rate_hz, lasts_s, _MOST_INSIDE, longest_s=longest_s)
+            hz, keep_s = _looks(sources, inside_hz or rate_hz, lasts_s, _MOST_INSIDE, for_sure=for_sure)
             instance.agent.start_sampling(sources, hz, keep_s=keep_s)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             sources = outside_sources(self._lab, instance, beside)
             roomy = max(1.0, _ROOMY_HZ / rate_hz)
-            hz, keep_s = _looks(sources, rate_hz, lasts_s, _MOST_OUTSIDE, roomy, longest_s=longest_s)
+            hz, keep_s = _looks(sources, rate_hz, lasts_s, _MOST_OUTSIDE, roomy, for_sure=for_sure)
             host_agent.start_sampling(sources, hz, keep_s=keep_s)
         accountings = {"instance": instance.accounting, **beside}
         self._huge_bytes = {name: each.huge_bytes for name, each in accountings.items()}
@@ -245,14 +244,14 @@ def _looks(
     most_values: int,
     roomy: float = 1.0,
     *,
-    longest_s: float = 0.0,
+    for_sure: bool = False,
 ) -> tuple[float, float]:
     """How often is looked, and for how long samples are kept (s): as often as asked, for `_KEEP_S`, or as long as a
-    longer trial may last; through ``longest_s``, where a ring has no room for it at that rate, as often as it has.
+    longer trial may last; where it lasts so long ``for_sure`` and a ring has no room at that rate, as often as it has.
     """
     ticks = most_values // (1 + sum(MOST_COUNTERS[source.kind] for source in sources))
-    if longest_s:
-        rate_hz = min(rate_hz, ticks / (roomy * longest_s))
+    if for_sure and lasts_s:
+        rate_hz = min(rate_hz, ticks / (roomy * lasts_s))
     return rate_hz, min(roomy * max(_KEEP_S, lasts_s), ticks / rate_hz)
 
 

@@ -149,7 +149,7 @@ class KneeSearch:
         if found is None:
             return measured
         is_beyond = found.ended == "beyond most"
-        is_cut = is_beyond and self._most_here < min(settings.most, self._most_served)
+        is_cut = is_beyond and self._is_cut_here
         knee = record.Knee(
             unit=self._load.intensity.unit,
             objective=self._objectives,
@@ -163,10 +163,15 @@ class KneeSearch:
         notes = [*measured.notes, *self._why_no_more()] if is_beyond else measured.notes
         return measured.model_copy(update={"knee": knee, "notes": notes})
 
+    @property
+    def _is_cut_here(self) -> bool:
+        """Whether it is the generator that could be asked for no more."""
+        return self._most_here < min(self._settings.most, self._most_served)
+
     def _why_no_more(self) -> Iterator[str]:
         """Who ended a search that nothing missed, where that was not its own ``most``."""
         unit = self._load.intensity.unit
-        if self._most_here < min(self._settings.most, self._most_served):
+        if self._is_cut_here:
             yield f"the generator cannot be asked for more than {self._most_here:,.0f} {unit} here"
         elif self._most_served < self._settings.most:
             yield f"the service's own settings let no more than {self._most_served:,.0f} {unit} in"

@@ -392,12 +392,7 @@ fn an_order_that_cannot_be_carried_out_says_why() {
 fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
-    let mut crowd = Crowd {
-        viewers: 0,
-        pauses_over_ns: None,
-        next: 0,
-        random: Random(1),
-    };
+    let mut crowd = Crowd::new(1);
     let mut due = |viewers, anew| {
         let order: Order = serde_json::from_value(order(viewers, anew)).unwrap();
         let task = crowd.task(&spec, &order, 1_000_000).unwrap();
@@ -436,12 +431,7 @@ fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
 fn another_crowd_is_gathered_when_its_last_has_joined() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
-    let mut crowd = Crowd {
-        viewers: 0,
-        pauses_over_ns: None,
-        next: 0,
-        random: Random(1),
-    };
+    let mut crowd = Crowd::new(1);
     for (viewers, is_another) in [(4, true), (4, false), (6, true), (2, true), (2, false)] {
         let mut order = order(viewers, Some(1));
         order["settle_ns"] = json!(7000);

@@ -202,12 +202,7 @@ fn in_turn(
     orders: impl Iterator<Item = Result<String, Failed>>,
     say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
-    let mut crowd = Crowd {
-        viewers: 0,
-        pauses_over_ns: None,
-        next: 0,
-        random: Random(spec.seed),
-    };
+    let mut crowd = Crowd::new(spec.seed);
     let clock = match asked {
         Asked::Live(source) => source.clock.as_ref(),
         _ => None,
@@ -246,6 +241,16 @@ struct Crowd {
 }
 
 impl Crowd {
+    /// Nobody is there yet.
+    fn new(seed: u64) -> Self {
+        Crowd {
+            viewers: 0,
+            pauses_over_ns: None,
+            next: 0,
+            random: Random(seed),
+        }
+    }
+
     /// When who joins, and when the window is.
     fn task(&mut self, spec: &ViewSpec, order: &Order, now_ns: i64) -> Result<Task, Failed> {
         let stay = self.viewers.min(order.viewers);
