@@ -21,7 +21,8 @@ What a fresh namespace is told, an instance's own too (it begins with the machin
 path filter (both arms of a bridge or NAT are honest paths). In the lab's, bridges do not hand frames to iptables
 (where br_netfilter is loaded, a machine with Docker does). The generator may use every port and reuse those of closed
 connections, for a connection per request exhausts 28,000 ports in seconds. The SUT keeps the kernel's own TCP
-settings: a container's namespace has them too, and both must be alike.
+settings: a container's namespace has them too, and both must be alike. The origin sends by Reno's rule, whatever the
+machine's is: what it holds back is told as the service's.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _SUT_ORIGIN_SIDE_MAC = "02:76:74:00:02:01"
 
 EVERYWHERE = ("net/ipv6/conf/*/disable_ipv6=1", "net/ipv4/conf/*/rp_filter=0")  # of a device the larger is in force
 GENERATOR_ONLY = (f"net/ipv4/ip_local_port_range={LOCAL_PORTS[0]} {LOCAL_PORTS[-1]}", "net/ipv4/tcp_tw_reuse=1")
+_ORIGIN_ONLY = ("net/ipv4/tcp_congestion_control=reno",)  # every kernel has it, for every namespace
 _SUT_ONLY = (
     "net/ipv4/ip_forward=1",
     "net/bridge/bridge-nf-call-iptables=0",
@@ -152,7 +154,7 @@ def generator_confinement(lab: Lab, *, outside: bool = False) -> Confinement:
 def wiring_script(lab: Lab, uplink: Uplink | None = None) -> str:
     """The shell script that makes namespaces and links: one process a step, since each costs a millisecond or two."""
     gen, sut, org = lab.generator.netns, lab.sut.netns, lab.origin.netns
-    spaces = [(org, EVERYWHERE), (sut, (*EVERYWHERE, *_SUT_ONLY))]
+    spaces = [(org, (*EVERYWHERE, *_ORIGIN_ONLY)), (sut, (*EVERYWHERE, *_SUT_ONLY))]
     if uplink is None:
         spaces = [(gen, (*EVERYWHERE, *GENERATOR_ONLY)), *spaces]
     (first, settings), *rest = spaces
