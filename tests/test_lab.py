@@ -154,7 +154,7 @@ def test_the_three_namespaces_are_in_a_row(lab: Lab) -> None:
 
 @pytest.mark.machine
 def test_the_origin_sends_without_pacing_and_the_instance_as_the_machine_does(lab: Lab) -> None:
-    """With BBR the lab's own origin held back the end of an answer in every tenth window, for up to 0.13 s."""
+    """With BBR the lab's own origin held back the end of an answer in every fourth window, for up to 0.13 s."""
     show = ["cat", "/proc/sys/net/ipv4/tcp_congestion_control"]
     machines = lab.host.run(["unshare", "--net", *show]).text.strip()
     sites = (lab.generator, lab.sut, lab.origin)
