@@ -215,7 +215,9 @@ def assert_driven(record: dict[str, Any]) -> None:
     windows = record["measured"]["windows"]
     for window in windows:
         assert window["events"]["request"]["completed"] > 0
-        assert window["booked"]["cpu_ns"]["instance"] > 0
+        booked = window["booked"]
+        # On a busy machine who looks may come late, and what was booked in less than half a window is told as missing.
+        assert booked["cpu_ns"]["instance"] > 0 or 2 * (booked["to_ns"] - booked["from_ns"]) <= window["duration_ns"]
     assert len(record["facts"][ELSEWHERE]["clock"]) == len(windows)
     wiring = next(check for check in record["checks"] if check["name"] == "the wiring lost nothing")
     assert wiring["passed"], wiring["detail"]
