@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,12 +101,11 @@ def test_the_refusal_names_the_limit_and_the_remedy(machine: Path) -> None:
 @pytest.mark.usefixtures("machine")
 def test_a_viewer_over_udp_has_sockets_for_media_and_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virtoll.films.problems", lambda _film: [])
-    over_tcp, over_udp = (
-        RtspViewersLoad(RtspViewersSettings(viewers=400, transport=transport)) for transport in ("tcp", "udp")
-    )
-    assert over_tcp.check(LocalHost()) == []
-    (problem,) = over_udp.check(LocalHost())
-    assert problem.what.startswith("400 viewers take 1,284 open files")
+    over_tcp, over_udp = (RtspViewersSettings(viewers=400, transport="tcp"), RtspViewersSettings(viewers=400))
+    assert RtspViewersLoad(over_tcp).check(LocalHost()) == []
+    for settings, count in ((over_udp, "2,084"), (replace(over_udp, path="/own"), "1,284")):
+        (problem,) = RtspViewersLoad(settings).check(LocalHost())
+        assert problem.what.startswith(f"400 viewers take {count} open files")
 
 
 @pytest.mark.usefixtures("machine")

@@ -91,11 +91,19 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
     })
 }
 
-/// The header fields of a complete head, with whatever follows it.
+/// The header fields of a complete head, with whatever follows it, and the interim ones (RFC 9110, 15.2) before it.
 fn headers(head: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(head);
+    let mut last: &str = &text;
+    while last
+        .split(' ')
+        .nth(1)
+        .is_some_and(|status| status.starts_with('1'))
+    {
+        last = last.split_once("\r\n\r\n").map_or("", |(_, next)| next);
+    }
     let mut headers: BTreeMap<String, String> = BTreeMap::new();
-    for line in text.lines().skip(1).take_while(|line| !line.is_empty()) {
+    for line in last.lines().skip(1).take_while(|line| !line.is_empty()) {
         let Some((name, value)) = line.split_once(':') else {
             continue;
         };
@@ -148,6 +156,17 @@ mod tests {
         );
         assert_eq!(answer.headers["x-cache"], "HIT");
         assert_eq!(answer.headers["via"], "a, b");
+    }
+
+    #[test]
+    fn an_interim_answers_headers_are_none_of_the_answers() {
+        let answer = answer(
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nX-Cache: HIT\r\nContent-Length: 3\r\n\r\nabc",
+        )
+        .unwrap();
+        assert_eq!((answer.status, answer.length_bytes), (200, 3));
+        assert_eq!(answer.headers["x-cache"], "HIT");
+        assert!(!answer.headers.contains_key("link"));
     }
 
     /// Each byte comes in time, and the answer never.

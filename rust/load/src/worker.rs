@@ -63,6 +63,8 @@ pub struct Worker<'a, D: Dialogue> {
     resting: Vec<usize>,
     /// Events whose connections were not read to the end of what there was.
     unread: Vec<(u64, u32)>,
+    /// The last look was told of as much as it had room for: what else lies ready is found by the next.
+    has_more: bool,
     stops: Stops,
     pace: Pace,
     /// When this thread last looked at the clock.
@@ -107,6 +109,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             idle: (0..connections).rev().collect(),
             resting: Vec::new(),
             unread: Vec::new(),
+            has_more: false,
             stops: Stops::default(),
             pace: Pace::new(sys::now_ns()),
             seen_ns: sys::now_ns(),
@@ -183,7 +186,9 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         let count = self.wait(events, asked_ns, timeout_ns);
         // Before anything is sent: what it sends next may have waited for this look.
         self.look_due(asked_ns + timeout_ns);
-        for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
+        let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+        self.has_more = count == events.len();
+        for event in &events[..count] {
             self.on_event(event.u64, event.events)?;
         }
         for (tag, flags) in unread {
@@ -377,17 +382,20 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         self.proceed(index, now_ns)
     }
 
-    /// Now and then: time-outs, connections that linger, slots that rest.
+    /// Now and then: time-outs, connections that linger, slots that rest. Who has an answer that is yet to be looked at is
+    /// not timed out: after a stop of this thread that may be any.
     fn tick(&mut self, now_ns: i64) -> Result<(), Failed> {
         self.pace.tick(now_ns, self.tally.ended_in_all());
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             slot.lingering = None;
-            if slot.phase != Phase::Idle && now_ns - slot.started_ns > self.timeout_ns {
+            let is_over = now_ns - slot.started_ns > self.timeout_ns;
+            if slot.phase != Phase::Idle && is_over && !self.has_more {
                 self.fail(index, Failure::Timeout)?;
             }
         }
         for index in std::mem::take(&mut self.resting) {
+            let now_ns = self.look(); // those before it took a while, which is none of its request's
             self.proceed(index, now_ns)?;
         }
         Ok(())

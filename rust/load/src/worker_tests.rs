@@ -284,6 +284,45 @@ fn the_time_in_which_others_connect_is_no_requests_own() {
     assert_eq!(READINGS.take().len(), 2);
 }
 
+#[test]
+fn nor_is_that_in_which_others_try_again() {
+    let listener = listener();
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
+    let mut worker = worker(&listener);
+    worker.supply = Supply::closed(budget);
+    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    (worker.idle, worker.resting) = (Vec::new(), vec![0, 1, 2]);
+    the_clock_says(&[10, 20, 30]);
+    worker.tick(0).unwrap();
+    let sent_ms = worker.slots.iter().map(|slot| slot.started_ns / MS);
+    assert_eq!(sent_ms.collect::<Vec<_>>(), [10, 20, 30]);
+}
+
+/// After a stop as long as the time-out: there is room for one event, and two answers.
+#[test]
+fn an_answer_that_is_yet_to_be_looked_at_is_not_timed_out() {
+    let listener = listener();
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
+    let mut worker = worker(&listener);
+    worker.supply = Supply::closed(budget);
+    worker.timeout_ns = 100 * MS;
+    worker.slots = (0..2).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    worker.idle = vec![1, 0];
+    the_clock_says(&[0]);
+    worker.dispatch(0).unwrap();
+    for _ in 0..2 {
+        answer(&mut listener.accept().unwrap().0);
+    }
+    until_an_event_lies_ready(&worker);
+    the_clock_says(&[2000]); // the window is over, and nothing more is asked for
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
+    while worker.tally.ended_in_all() < 2 {
+        worker.serve(&mut events, 60_000 * MS).unwrap();
+        worker.tick(2000 * MS).unwrap();
+    }
+    assert_eq!(worker.tally.failures[Failure::Timeout as usize], 0);
+}
+
 /// Of three users' time what is told as missing, where so many requests of others were answered by 40 ms.
 fn missing_ms(answers: u64) -> [i64; 2] {
     let listener = listener();

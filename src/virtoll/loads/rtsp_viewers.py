@@ -67,8 +67,12 @@ class RtspViewersLoad(ViewingLoad):
 
     @property
     def files_each(self) -> int:
-        """Its connection; over UDP those of one track's media and reports too."""
-        return 3 if self.settings.transport == "udp" else 1
+        """Its connection; over UDP a socket for each track's media, and one for its reports: a film of ours has two
+        tracks, of a path of the user's they are not known, and one is counted.
+        """
+        if self.settings.transport != "udp":
+            return 1
+        return 3 if self.settings.path else 5
 
     def check(self, host: Host) -> list[Problem]:
         """See `ViewingLoad.check`; and that the server is left to set the pace."""

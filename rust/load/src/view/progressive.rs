@@ -5,7 +5,8 @@
 //! server has to wait, as with a browser's player.
 
 use super::fetch::{Fetch, Right, Site};
-use super::protocol::{Now, Protocol, Want};
+use super::player::Rules;
+use super::protocol::{Looks, Now, Protocol, Want};
 use crate::tally::Failure;
 
 const REFILL_NS: i64 = 500_000_000;
@@ -33,6 +34,11 @@ impl File {
     }
 }
 
+/// How much is played between two times that it reads, its buffer having been full.
+fn refill_ns(rules: &Rules) -> i64 {
+    REFILL_NS.min(rules.buffer_ns / 4)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
     New,
@@ -45,14 +51,17 @@ enum Phase {
 pub struct Progressive<'a> {
     file: &'a File,
     fetch: Fetch,
+    looks: Looks,
     phase: Phase,
 }
 
 impl<'a> Progressive<'a> {
-    pub fn new(file: &'a File) -> Self {
+    /// `seed`: of what is drawn, so that viewers do not look up all at once.
+    pub fn new(file: &'a File, seed: u64) -> Self {
         Progressive {
             file,
             fetch: Fetch::new(file.right),
+            looks: Looks::new(seed),
             phase: Phase::New,
         }
     }
@@ -62,9 +71,7 @@ impl<'a> Progressive<'a> {
         if !rules.paced {
             return Want::Read(READ_BYTES);
         }
-        let refill_ns = REFILL_NS.min(rules.buffer_ns / 4);
-        now.watched.most_ns = now.watched.most_ns.max(refill_ns); // it comes as if at once
-        let low_ns = rules.buffer_ns - refill_ns;
+        let low_ns = rules.buffer_ns - refill_ns(rules);
         if self.phase == Phase::Full {
             match now.player.at_most_ahead_ns(low_ns) {
                 Some(at_ns) if at_ns > now.ns => return Want::Pause(at_ns),
@@ -92,6 +99,10 @@ impl<'a> Progressive<'a> {
             self.phase = Phase::Whole;
         }
         let media_ns = self.file.media_ns(bytes) - now.player.got_ns();
+        let rules = now.player.rules();
+        if rules.paced && bytes > before_bytes {
+            now.watched.most_ns = now.watched.most_ns.max(refill_ns(rules)); // it comes as if at once
+        }
         now.media(media_ns, is_whole);
         Ok(())
     }
@@ -108,7 +119,10 @@ impl Protocol for Progressive<'_> {
                 self.phase = Phase::Filling;
                 Want::Send(self.file.site.get(&self.file.path))
             }
-            Phase::Filling | Phase::Full => self.read_or_pause(now),
+            Phase::Filling | Phase::Full => {
+                self.looks.look(now.ns);
+                self.read_or_pause(now)
+            }
             Phase::Whole => Want::Nothing,
         }
     }
@@ -123,6 +137,13 @@ impl Protocol for Progressive<'_> {
         let before_bytes = self.fetch.body_bytes();
         let is_whole = self.fetch.closed()?;
         self.goes_on(is_whole, before_bytes, now)
+    }
+
+    fn wakes_ns(&self) -> i64 {
+        match self.phase {
+            Phase::Filling => self.looks.due_ns(),
+            _ => i64::MAX,
+        }
     }
 }
 
@@ -167,7 +188,7 @@ mod tests {
                 patience_ns: 10 * SECOND,
             };
             let mut watching = Watching {
-                viewer: Progressive::new(file),
+                viewer: Progressive::new(file, 1),
                 player: Player::new(rules, 0),
                 watched: Watched::within(0, i64::MAX),
                 seen: Seen::default(),
@@ -254,6 +275,24 @@ mod tests {
         let mut watching = Watching::new(&file, false);
         assert_eq!(watching.filled(0), Want::Nothing);
         assert_eq!(watching.watched.media_ns, 12 * SECOND + SECOND / 2);
+    }
+
+    /// A viewer that a slow server keeps waiting is held up by a generator that looks late, too: that is to be known.
+    #[test]
+    fn while_it_fills_it_looks_up_by_itself_several_times_a_second() {
+        let file = file();
+        let mut watching = Watching::new(&file, true);
+        watching.take(0, &text(0, 8000)).unwrap();
+        let mut now_ns = 0;
+        for _ in 0..10 {
+            assert!(matches!(watching.want(now_ns), Want::Read(_)));
+            let wakes_ns = watching.viewer.wakes_ns();
+            assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
+            now_ns = wakes_ns;
+        }
+        let mut watching = Watching::new(&file, true);
+        watching.filled(0);
+        assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "it has its times");
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Came {
     }
 }
 
-/// When a viewer looks up by itself, though all that it does is brought about by what comes: so it is known whether the
+/// When a viewer looks up by itself, while all that it does is brought about by what comes: so it is known whether the
 /// generator looks in time. Who joined together do not look together.
 #[derive(Debug)]
 pub struct Looks {

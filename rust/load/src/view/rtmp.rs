@@ -180,11 +180,10 @@ impl Protocol for Rtmp<'_> {
         Ok(())
     }
 
-    /// Of what is live how late it is read is in its age.
     fn wakes_ns(&self) -> i64 {
-        match self.played.is_live {
-            true => self.looks.due_ns(),
-            false => i64::MAX,
+        match self.is_full || self.is_whole {
+            true => i64::MAX, // it has its times
+            false => self.looks.due_ns(),
         }
     }
 

@@ -256,18 +256,26 @@ fn the_age_of_live_media_is_that_of_its_publishers_marks() {
 }
 
 #[test]
-fn who_watches_live_looks_up_by_itself_several_times_a_second() {
-    let (live, film) = (played(true, None), played(false, None));
-    let mut watching = Watching::begun(&live, RULES);
-    let mut now_ns = 0;
-    for _ in 0..10 {
-        let wakes_ns = watching.viewer.wakes_ns();
-        assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
-        now_ns = wakes_ns;
-        assert_eq!(watching.want(now_ns), Want::Read(READ_BYTES));
+fn who_waits_for_what_comes_looks_up_by_itself_several_times_a_second() {
+    for is_live in [true, false] {
+        let played = played(is_live, None);
+        let mut watching = Watching::begun(&played, RULES);
+        let mut now_ns = 0;
+        for _ in 0..10 {
+            let wakes_ns = watching.viewer.wakes_ns();
+            assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
+            now_ns = wakes_ns;
+            assert_eq!(watching.want(now_ns), Want::Read(READ_BYTES));
+        }
     }
-    let watching = Watching::begun(&film, RULES);
+    let film_of_all = played(false, None);
+    let mut watching = Watching::begun(&film_of_all, RULES);
+    watching.take(0, &film(0, 5000)).unwrap();
+    assert!(matches!(watching.want(0), Want::Pause(_)));
     assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "it has its times");
+    watching.take(0, &end()).unwrap();
+    assert_eq!(watching.want(0), Want::Nothing);
+    assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "nothing more comes");
 }
 
 proptest! {

@@ -23,7 +23,7 @@ use super::library::Library;
 use super::live;
 use super::mpd;
 use super::playlist::{self, Playlist};
-use super::protocol::{Now, Protocol, Want};
+use super::protocol::{Looks, Now, Protocol, Want};
 use super::text;
 use super::track::{self, Level, Track};
 use crate::tally::Failure;
@@ -89,11 +89,13 @@ pub struct Segmented<'a> {
     /// Whose segment is under way, or was last.
     track: usize,
     asking: Asking<Asked>,
+    looks: Looks,
     is_whole: bool,
 }
 
 impl<'a> Segmented<'a> {
-    pub fn new(stream: &'a Stream, library: Rc<RefCell<Library>>) -> Self {
+    /// `seed`: of what is drawn, so that viewers do not look up all at once.
+    pub fn new(stream: &'a Stream, library: Rc<RefCell<Library>>, seed: u64) -> Self {
         Segmented {
             stream,
             library,
@@ -101,6 +103,7 @@ impl<'a> Segmented<'a> {
             tracks: vec![Track::new(vec![Level::at(stream.path.clone(), 0)])],
             track: 0,
             asking: Asking::default(),
+            looks: Looks::new(seed),
             is_whole: false,
         }
     }
@@ -270,6 +273,7 @@ impl Protocol for Segmented<'_> {
         if self.is_whole {
             return Want::Nothing;
         }
+        self.looks.look(now.ns);
         while self.asking.is_idle() {
             if let Some(want) = self.choose(now) {
                 return want;
@@ -295,6 +299,13 @@ impl Protocol for Segmented<'_> {
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
         let answer = self.asking.closed()?;
         answer.map_or(Ok(()), |answer| self.answered(answer, now))
+    }
+
+    fn wakes_ns(&self) -> i64 {
+        match self.asking.is_idle() {
+            true => i64::MAX, // it has its times
+            false => self.looks.due_ns(),
+        }
     }
 
     fn reset(&mut self) -> bool {

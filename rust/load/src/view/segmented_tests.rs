@@ -40,7 +40,7 @@ struct Watching<'a> {
 impl<'a> Watching<'a> {
     fn new(stream: &'a Stream) -> Self {
         Watching {
-            viewer: Segmented::new(stream, Rc::default()),
+            viewer: Segmented::new(stream, Rc::default(), 1),
             player: Player::new(RULES, 0),
             watched: Watched::within(0, i64::MAX),
             seen: Seen::default(),
@@ -105,6 +105,28 @@ fn playlist(first: u64, count: u64, ended: bool) -> String {
 
 fn segment(number: u64) -> Vec<u8> {
     text(number * 1000, number * 1000 + 1000)
+}
+
+/// A viewer that a slow server keeps waiting is held up by a generator that looks late, too: that is to be known.
+#[test]
+fn while_an_answer_is_to_come_it_looks_up_by_itself_several_times_a_second() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    let mut now_ns = 0;
+    for _ in 0..10 {
+        assert!(matches!(watching.want(now_ns), Want::Read(_)));
+        let wakes_ns = watching.viewer.wakes_ns();
+        assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
+        now_ns = wakes_ns;
+    }
+    watching.gets_playlist(now_ns, &playlist(0, 6, true));
+    for number in 0..4 {
+        watching.asks(now_ns);
+        watching.gets(now_ns, &segment(number)).unwrap();
+    }
+    assert!(matches!(watching.want(now_ns), Want::Idle(_)));
+    assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "it has its times");
 }
 
 #[test]

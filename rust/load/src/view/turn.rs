@@ -287,10 +287,13 @@ impl<'a> Worker<'a> {
             true => i64::MAX,
             false => self.anew_ns(index, due_ns),
         };
+        let number = self.places[index].number as u64;
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
-            Asked::File(file) => Box::new(Progressive::new(file)),
-            Asked::Rtmp(played) => Box::new(Rtmp::new(played, self.places[index].number as u64)),
-            Asked::Segmented(stream) => Box::new(Segmented::new(stream, self.library.clone())),
+            Asked::File(file) => Box::new(Progressive::new(file, number)),
+            Asked::Rtmp(played) => Box::new(Rtmp::new(played, number)),
+            Asked::Segmented(stream) => {
+                Box::new(Segmented::new(stream, self.library.clone(), number))
+            }
             Asked::Live(source) => Box::new(LowLatency::new(source, self.library.clone())),
             Asked::Rtsp(source) => {
                 let seed = self.places[index].random.below(u64::MAX);
