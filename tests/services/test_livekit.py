@@ -72,6 +72,21 @@ def test_another_is_told() -> None:
     assert wrong(Server(rooms=[], opens_to_all=True)) == ["it lists its rooms for a key that is not its own"]
 
 
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nwelcome"]
+)
+def test_a_stranger_who_was_not_refused_proves_nothing(answer: bytes) -> None:
+    """Whatever went wrong was taken for a refusal."""
+
+    class Faltering(Server):
+        def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+            told = super().exchange(offer, sent, most_bytes)
+            return answer if b" 401 " in told else told
+
+    with pytest.raises(TrialError):
+        LiveKit().verify(OFFER, Faltering(rooms=[]), None)
+
+
 def test_one_with_another_key_is_an_error() -> None:
     other = LiveKitRoom(OFFER.address, OFFER.port, OFFER.media, OFFER.room, OFFER.key, "another")
     with pytest.raises(TrialError, match="401"):

@@ -102,7 +102,7 @@ def _take(descriptor: int, path: Path) -> None:
             raise HostError(
                 f"another virtoll is at work here (process {holder.pid})",
                 where=str(path),
-                remedy=f"wait for it to end, or end it: kill -INT {holder.pid}",
+                remedy=f"wait for it to end, or end it: kill {holder.pid}",
             )
         if time.monotonic() > deadline:
             raise HostError(

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,8 +133,10 @@ class LiveKit(Service):
         stranger = LiveKitRoom(offer.address, offer.port, offer.media, offer.room, offer.key, secrets.token_hex(32))
         try:
             self._asked(stranger, visitor, "ListRooms", {}, {"roomList": True})
-        except TrialError:
-            return False
+        except TrialError as refusal:
+            if re.search(r"it answers 'HTTP/1\.[01] 401\b", str(refusal)):
+                return False
+            raise  # nobody refused: it did not answer, or with something else
         return True
 
     def _asked(
