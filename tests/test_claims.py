@@ -18,6 +18,7 @@ from virtoll.analysis.estimates import Summary
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.objectives import held, objective_of
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.analysis.rules import FIXED
 from virtoll.record.model import Arm, TrialRecord
@@ -470,6 +471,20 @@ def test_a_claim_is_not_judged_by_the_trials_that_lost_nothing(tmp_path: Path) -
     assert matrix.absolute("ping.round_trip_mean_us", OPENVZ, condition) is None
     assert matrix.why_missing("ping.fairness", OPENVZ, condition) == "it is not known of what was lost: 90 %"
     assert matrix.absolute("ping.lost_percent", OPENVZ, condition) is not None
+
+
+def test_an_objective_is_not_met_by_the_cases_that_lost_nothing(tmp_path: Path) -> None:
+    """One in which every arm lost too much for a mean was none of the metric's: a worse native had made *met* of it."""
+    ping = replace(PING, levels={"packets_per_s": [10.0, 1000.0]})
+    run = read_run(write_programme(tmp_path / "r", Recipe(probes={"ping": ping}, arms=(NATIVE, OPENVZ))))
+    heavy = [record.trial.condition["ping.packets_per_s"] == 1000 for record in run.records]
+    assert 0 < sum(heavy) < len(heavy)
+    records = tuple(lossy(r) if lost else r for r, lost in zip(run.records, heavy, strict=True))
+    for here, told in ((run, "met"), (replace(run, records=records), "not measured")):
+        matrix = build_matrix(here, measure_all(here))
+        for metric in ("ping.round_trip_mean_us < 1000000 us", "ping.fairness > 0.001"):
+            assert held(matrix, objective_of(metric, matrix.metrics), OPENVZ).told == told
+        assert len(matrix.conditions_of("ping.round_trip_mean_us")) == 2
 
 
 def test_a_level_that_is_none_has_no_place_along_a_trend(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from test_going_on import interrupted
 from undisturbed import undisturbed
 from virtoll import fakes, footage, voice
 from virtoll.analysis.carrying import levels_of, of_levels
+from virtoll.analysis.claims import JudgedStatement
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
@@ -1114,6 +1115,35 @@ def test_a_ramps_answer_and_its_toll_are_of_the_levels_that_all_met(tmp_path: Pa
     none_missed = find(run_of(tmp_path / "none", kind=AtOneCpu, knees=dict.fromkeys(TOLLS, 100)).path)
     assert len(answer(none_missed)) == 1
     assert len(none_missed.compared) == len(LEVELS)
+
+
+def of_kvm(findings: Findings) -> JudgedStatement:
+    """What a paper says of KVM's CPU beside native's, on the mean over all numbers of users."""
+    said = (judged for paper in findings.papers for judged in paper.statements if judged.statement.under == "native")
+    (kvm,) = (judged for judged in said if judged.statement.metric == "server_cpus")
+    return kvm
+
+
+def test_a_papers_statement_is_judged_over_the_levels_at_which_its_arms_met_the_objective(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    """Over all four a tenth of KVM's fifth was told: at forty and at sixty its server had no more CPU to take."""
+    findings = find(run_of(tmp_path / "run", kind=AtOneCpu).path)
+    judged = of_kvm(findings)
+    toll = findings.tolls("server_cpus").total(arm(findings, "kvm"))
+    assert toll is not None
+    assert toll.ratio is not None
+    ((_, told),) = judged.measured
+    assert told.value == pytest.approx(toll.ratio.value)
+    assert told.value == pytest.approx(1.2, rel=0.02)
+    assert judged.why.startswith("over the 2 of 4 levels at which both met the objective")
+    assert judged.outcome == "agrees"
+    none = of_kvm(find(run_of(tmp_path / "none", knees=dict.fromkeys(TOLLS, 5)).path))
+    assert (none.outcome, none.measured, none.why) == (
+        "cannot tell",
+        (),
+        "both met the objective at none of its levels",
+    )
 
 
 def test_where_no_level_was_met_by_all_nothing_is_compared_over_levels(tmp_path: Path, lost_nothing: None) -> None:

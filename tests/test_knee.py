@@ -484,8 +484,11 @@ def test_what_was_used_at_a_knee_is_judged_where_knees_are(tmp_path: Path) -> No
     assert counterparts.barred(matrix, "deploy_s", [(native, condition)]) == ""
     cheap = held(matrix, objective_of("cpu_s_per_1000 < 100", matrix.metrics), native)
     assert (cheap.told, cheap.why.endswith("trials its knee is a bound")) == ("cannot tell", True)
+    dear = held(matrix, objective_of("cpu_s_per_1000 < 0.1", matrix.metrics), native)
+    assert (dear.told, dear.why) == (cheap.told, cheap.why), "those that are left out are the faster ones"
     (docker,) = [arm for arm in matrix.arms if arm.platform == "docker"]
     assert held(matrix, objective_of("cpu_s_per_1000 < 100", matrix.metrics), docker).told == "met"
+    assert held(matrix, objective_of("cpu_s_per_1000 < 0.1", matrix.metrics), docker).told == "missed"
 
 
 ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')

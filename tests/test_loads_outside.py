@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from loads_server import MisbehavingServer
-from virtoll.analysis.measuring import _quantities
+from virtoll.analysis.measuring import _leave_out_where_untold, _quantities
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.catalogue import catalogue
 from virtoll.errors import TrialError
@@ -384,6 +384,30 @@ def test_no_tool_goes_on_when_virtoll_is_killed() -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(tool, signal.SIGKILL)
         os.close(tool)
+
+
+def test_percentiles_of_a_program_that_tells_them_of_what_went_well_alone_are_missing_of_all_or_of_none() -> None:
+    """The deployments without an error were compared, and met objectives."""
+    name, ok = "wrk.corrected_p99_ms", (FIXTURES / "wrk_ok.txt").read_text()
+    arm = Arm(label="docker+routed", platform="docker", network="routed")
+
+    def trial(block: int, text: str) -> TrialMetrics:
+        measured = wrk.WrkLoad(ToolSettings()).measured([wrk.parse(outside.Output(text, "", END_NS))])
+        planned = PlannedTrial(id=f"b{block:02}-t0001", block=block, position=1, arm=arm, condition={})
+        record = TrialRecord(trial=planned, status="valid", started_at="2026-11-27T08:00:00Z", measured=measured)
+        made = TrialMetrics(record)
+        _quantities(made, measured)
+        return made
+
+    whole = [trial(block, ok) for block in range(4)]
+    _leave_out_where_untold(whole)
+    assert all(name in each.values for each in whole)
+    some = [*whole, trial(4, re.sub(r"timeout=\d+", "timeout=3", ok))]
+    _leave_out_where_untold(some)
+    assert [name in each.values for each in some] == [False] * 5
+    assert {each.missing[name] for each in some} == {
+        "in 1 of 5 trials it is not known: the others may be the better ones"
+    }
 
 
 def test_a_quantity_that_was_not_told_is_missing_and_the_rest_is_not() -> None:

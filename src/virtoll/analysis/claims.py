@@ -7,8 +7,9 @@ margin alone. It *disagrees* when they lie apart; *cannot tell* when we have no 
 above 1.5) that it would meet almost anything.
 
 A *statement* is an inequality on a ratio of two cells, paired within blocks. A cell agrees when its whole interval
-satisfies it, disagrees when the whole interval violates it. What was not measured is "not measured here": another
-platform or setting never stands in for it.
+satisfies it, disagrees when the whole interval violates it. Of a ramp it is judged over the levels at which its arms
+met the objective: a server at its limit takes no more, and delivers less. What was not measured is "not measured
+here": another platform or setting never stands in for it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.analysis.rules import Rule, rule_of
+from virtoll.analysis.server import is_held, met_under
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -240,6 +242,7 @@ class _Pair:
     rest: tuple[str, Condition]  # the metric, and what it was measured under besides
     values: Floats
     barred: str = ""  # why it has no ratio
+    is_served: bool = True  # whether both met the objective there, where it is a level of a ramp
 
 
 def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> JudgedStatement:
@@ -247,7 +250,11 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
     for name, arm in zip((statement.over, statement.under), arms, strict=False):
         if arm is None:
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
-    pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
+    asked = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
+    pairs = [pair for pair in asked if pair.is_served]
+    if asked and not pairs:
+        return JudgedStatement(statement, "cannot tell", (), f"{_both(arms)} met the objective at none of its levels")
+    served = f"over the {len(pairs)} of {len(asked)} levels at which {_both(arms)} met the objective"
     found = [pair for pair in pairs if pair.barred or np.isfinite(pair.values).any()]
     barred = [f"no ratio: {pair.barred}" for pair in _needed(statement, found) if pair.barred]
     rule = rule_of(matrix.run.plan)
@@ -265,8 +272,12 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
     outcome = "cannot tell" if lost else _quantified(statement, single + ["cannot tell"] * len(barred))
     lacking = [rule.lacks(mean) for (_, mean), (_, one) in zip(means, measured, strict=True) if one.low is None]
     why = [*lost, *barred, *lacking][:1] if outcome == "cannot tell" else []
-    reasons = [_coverage(statement, len(measured), len(pairs)), *why]
+    reasons = [_coverage(statement, len(measured), len(pairs)), served if len(pairs) < len(asked) else "", *why]
     return JudgedStatement(statement, outcome, tuple(measured), "; ".join(filter(None, reasons)))
+
+
+def _both(arms: Sequence[Arm | None]) -> str:
+    return "both" if len(arms) > 1 else "it"
 
 
 def _lost(statement: Statement, pairs: list[_Pair], found: list[_Pair]) -> list[str]:
@@ -313,6 +324,7 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         for condition in matching(matrix, metric, statement.setting | statement.under_setting, paper.context)
     }
     varying = [path for path in matrix.varying if len({condition.get(path) for condition in uppers}) > 1]
+    served = {arm.label: _served(matrix, metric, arm) for arm in (over, under) if arm is not None}
     pairs = []
     for upper in uppers:
         lower = lowers.get(without(upper, own))
@@ -331,8 +343,17 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         both = [(over, upper), *([] if against is None else [against])]
         rest = metric, without(upper, {**own, statement.by: None})
         values = _against(matrix, metric, (over, upper), against)
-        pairs.append(_Pair(where, end, rest, values, barred(matrix, metric, both)))
+        is_served = all(condition in served[arm.label] for arm, condition in both)
+        pairs.append(_Pair(where, end, rest, values, barred(matrix, metric, both), is_served))
     return pairs
+
+
+def _served(matrix: Matrix, metric: str, arm: Arm) -> set[Condition]:
+    """Under which an arm is compared in a metric: see `Findings.compared`, of this arm alone."""
+    known = matrix.metrics.get(metric)
+    if known is None or known.is_a_loads_own or not is_held(matrix):
+        return set(matrix.conditions)
+    return met_under(matrix, arm, rule_of(matrix.run.plan).fixed_after)
 
 
 def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Summary]]:

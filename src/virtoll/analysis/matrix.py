@@ -27,7 +27,7 @@ from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, barring, metrics_of
 from virtoll.errors import StoreError
-from virtoll.record.model import SERVER, Arm
+from virtoll.record.model import LOST_PERCENT, SERVER, Arm
 from virtoll.record.store import is_interrupted
 
 Cell = tuple[int, int, str, Condition]  # block, group, arm's label, condition
@@ -86,7 +86,8 @@ class Matrix:
         """The conditions in which a metric was planned: all, those whose load has it, or the cases of its probe that
         report it.
 
-        A case of which nothing valid is known counts for its probe's headline, so that what is missing shows.
+        A case of which nothing valid is known, or which lost too much on every arm, counts for its probe's headline, so
+        that what is missing shows.
         """
         known = self._planned
         if metric not in known:
@@ -96,14 +97,23 @@ class Matrix:
         return known[metric]
 
     def may_tell(self, metric: str) -> tuple[Condition, ...]:
-        """The same, and the cases of its probe of which nothing valid is known of any arm: whether those report it,
-        nobody knows.
+        """The same, and the cases of its probe of which nothing valid is known of any arm, or which all lost too much
+        in: whether those report it, nobody knows.
         """
         known = self.conditions_of(metric)
         return tuple(c for c in self.conditions if c in known or (self._asks(metric, c) and self._is_void(c)))
 
     def _is_void(self, condition: Condition) -> bool:
-        return not any(self.across(arm, condition) for arm in self.arms)
+        """Whether no trial is valid, or each lost so much that its probe's headline is told of none."""
+        cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
+        return all(self._has_lost(cell, condition.probe) for cell in cells)
+
+    def _has_lost(self, cell: TrialMetrics, probe: str) -> bool:
+        of_probe = (metric for metric in self.metrics.values() if probe and metric.probe == probe)
+        headline = next((metric.name for metric in of_probe if metric.headline), None)
+        if headline is None or headline in cell.values or headline in cell.censored:
+            return False
+        return cell.values.get(f"{probe}.{LOST_PERCENT}", 0.0) > 0
 
     def _asks(self, metric: str, condition: Condition) -> bool:
         """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
@@ -114,7 +124,8 @@ class Matrix:
 
     def _reports(self, metric: str, condition: Condition) -> bool:
         cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
-        return any(metric in cell.values for cell in cells) or (not cells and self.metrics[metric].headline)
+        is_told = any(metric in cell.values for cell in cells)
+        return is_told or (self.metrics[metric].headline and self._is_void(condition))
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
         """The valid trial of one arm under one condition in one block; of the baseline's several groups the first's."""

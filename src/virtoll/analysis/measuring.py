@@ -153,11 +153,12 @@ def _leave_out_of(group: Sequence[TrialMetrics], name: str, q: float) -> None:
 
 def _leave_out_where_untold(group: Sequence[TrialMetrics]) -> None:
     """Take a load's own quantities away from a group of trials of which some do not tell them: nobody watched there, or
-    viewers stalled, so that too few parts came for a percentile, or a busy server did not say what time it is.
+    viewers stalled, so that too few parts came for a percentile, a busy server did not say what time it is, or a
+    program tells percentiles of what went well alone.
     """
     loads = [measured for trial in group if (measured := trial.record.measured) is not None and measured.is_load]
     for name in dict.fromkeys(f"{load.name}.{key}" for load in loads for key in load.quantities):
-        mine = [trial for trial in group if name not in trial.missing]
+        mine = [trial for trial in group if name not in trial.missing or name in trial.untold]
         without = sum(name not in trial.values for trial in mine)
         if 0 < without < len(mine):
             why = f"in {without} of {len(mine)} trials it is not known: the others may be the better ones"
@@ -271,6 +272,7 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
         windows = np.asarray(measured.values(key), dtype=float)
         if not windows.size:
             trial.put(name, f"{measured.instrument} did not tell it in every window")
+            trial.untold.add(name)
             continue
         centre = float(windows.mean())
         trial.put(name, centre)

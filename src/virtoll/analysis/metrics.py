@@ -227,6 +227,7 @@ class TrialMetrics:
     # nothing was served (`Metric.censoring`).
     censored: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)  # those of them that may only lie there: nobody knows
+    untold: set[str] = field(default_factory=set)  # a load's own quantities that it did not tell in every window
     # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
     parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     by_window: dict[str, list[float]] = field(default_factory=dict)  # of a metric that is told of rounds: inf, of none

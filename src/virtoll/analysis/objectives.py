@@ -15,7 +15,7 @@ from typing import Literal
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Summary
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import KNEE, Metric
+from virtoll.analysis.metrics import AT_KNEE, KNEE, Metric
 from virtoll.analysis.rules import rule_of
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm, Quantity
@@ -92,20 +92,22 @@ def _beyond(one: Held) -> float:
 
 def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     one = _of_valid(matrix, objective, arm, condition)
-    why = _why_the_better(matrix, objective, arm, condition) if one.told == "met" else ""
+    why = _why_some_alone(matrix, objective, arm, condition, one.told)
     return replace(one, told="cannot tell", why=why) if why else one
 
 
-def _why_the_better(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> str:
-    """Why those that tell a value are the better ones: the service failed its users in others, which are not valid; or
-    their knees are bounds.
+def _why_some_alone(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition, told: Told) -> str:
+    """Why a value that met its bound, or missed it, is of some deployments alone. Where the service failed its users in
+    others, which are not valid, it is of the better ones. Where knees are bounds, of the slower ones or the faster.
     """
     if objective.metric == "deploy_s":
         return ""
-    if failed := matrix.failed(arm, condition):
+    if told == "met" and (failed := matrix.failed(arm, condition)):
         return f"the service {failed}"
+    if told not in ("met", "missed") or objective.metric not in AT_KNEE:
+        return ""
     bounds, made = matrix.barred(objective.metric, arm, condition)
-    return f"in {bounds} of {made} trials its knee is a bound" if bounds and objective.metric != KNEE else ""
+    return f"in {bounds} of {made} trials its knee is a bound" if bounds else ""
 
 
 def _of_valid(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
