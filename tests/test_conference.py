@@ -1194,6 +1194,19 @@ def test_a_run_that_missed_what_the_other_met_is_no_cheaper_there(tmp_path: Path
     assert "only in B all arms met the objective at 40 participants" in back.only
 
 
+def test_a_metric_that_is_compared_at_no_level_passes_no_gate(tmp_path: Path, lost_nothing: None) -> None:
+    """What users felt, which is compared everywhere, spoke for the CPU that a job had asked for by name."""
+    none = [
+        run_of(tmp_path / name, knees=dict.fromkeys(TOLLS, 5), seed=seed).path for seed, name in ((1, "a"), (2, "b"))
+    ]
+    told = compare(*none, threshold=0.5, names=["server_cpus", "participants.round_trip_ms"])
+    assert {change.matched.metric.name for change in told.changes} == {"participants.round_trip_ms"}
+    assert [change.gate for change in told.changes] == ["within"] * len(told.changes)
+    (lacks,) = told.lacking
+    assert lacks.startswith("a level at which all arms met the objective in both runs, for ")
+    assert told.gate == "open"
+
+
 def test_what_met_the_objective_nowhere_has_no_cost_to_compare(tmp_path: Path, lost_nothing: None) -> None:
     before = run_of(tmp_path / "a", knees=dict.fromkeys(TOLLS, 100)).path
     after = run_of(tmp_path / "b", knees={**dict.fromkeys(TOLLS, 100), "docker": 5}, seed=2).path

@@ -185,7 +185,8 @@ impl<'a, D: Dialogue> Worker<'a, D> {
         };
         let count = self.wait(events, asked_ns, timeout_ns);
         // Before anything is sent: what it sends next may have waited for this look.
-        self.look_due(asked_ns + timeout_ns);
+        let found_ns = self.look_due(asked_ns + timeout_ns);
+        self.stops.found(found_ns);
         let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
         self.has_more = count == events.len();
         for event in &events[..count] {
@@ -290,7 +291,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             self.tally.queued += 1;
             self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
         }
-        let own_ns = self.stops.since_ns(intended_ns);
+        let own_ns = self.stops.since_ns(intended_ns, now_ns);
         self.start(slot, intended_ns, now_ns, own_ns)
     }
 

@@ -67,8 +67,16 @@ fn worker(listener: &TcpListener) -> Worker<'static, Http> {
 
 /// Loopback may deliver a little later, what the server says and its end.
 fn until_it_lies_ready(worker: &Worker<Http>, what: libc::c_short) {
+    until_slot_has(worker, 0, what);
+}
+
+fn until_slot_is_ready(worker: &Worker<Http>, slot: usize) {
+    until_slot_has(worker, slot, libc::POLLIN);
+}
+
+fn until_slot_has(worker: &Worker<Http>, slot: usize, what: libc::c_short) {
     let mut asked = libc::pollfd {
-        fd: worker.slots[0].fd.as_ref().unwrap().as_raw_fd(),
+        fd: worker.slots[slot].fd.as_ref().unwrap().as_raw_fd(),
         events: what,
         revents: 0,
     };
@@ -321,6 +329,32 @@ fn an_answer_that_is_yet_to_be_looked_at_is_not_timed_out() {
         worker.tick(2000 * MS).unwrap();
     }
     assert_eq!(worker.tally.failures[Failure::Timeout as usize], 0);
+}
+
+/// The service paused until 100 ms, and then all was there; each answer takes a millisecond to take up.
+#[test]
+fn what_waits_until_others_are_taken_up_waits_for_the_generator() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    worker.slots = (0..8).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    worker.idle = (0..8).rev().collect();
+    the_clock_says(&[8]);
+    worker.dispatch(8 * MS).unwrap();
+    assert_eq!(worker.in_flight, 8);
+    let mut servers: Vec<_> = (0..8).map(|_| listener.accept().unwrap().0).collect();
+    for (slot, server) in servers.iter_mut().enumerate() {
+        answer(server);
+        until_slot_is_ready(&worker, slot);
+    }
+    let half_ms = [200, 200].into_iter().chain(201..400);
+    READINGS.set(half_ms.map(|halves| halves * MS / 2).collect());
+    worker.seen_ns = 100 * MS;
+    let sent_before_ms: u64 = lateness_ms(&worker).iter().sum();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+    worker.serve(&mut events, 100 * MS).unwrap();
+    assert_eq!((worker.tally.completed, worker.tally.queued), (8, 8));
+    let late_ms = lateness_ms(&worker).iter().sum::<u64>() - sent_before_ms;
+    assert!(late_ms >= 2 + 3 + 4 + 5 + 6, "{late_ms}");
 }
 
 /// Of three users' time what is told as missing, where so many requests of others were answered by 40 ms.

@@ -282,6 +282,9 @@ class Both:
         yield from self._asked_alone(0, None if of_all else among)
         if not all(metric.is_a_loads_own for metric in metrics):
             yield from (f"{level} with the objective met" for level in self._met_alone(0))
+        for metric in metrics:
+            if self._asked_under(metric) and not self._conditions(metric):
+                yield f"a level at which all arms met the objective in both runs, for {metric.title}"
         if of_all:
             yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
 
@@ -320,9 +323,12 @@ class Both:
         levels that both runs are told over (`Findings.over`): who is at its limit in one of them is the cheaper
         there.
         """
-        mine = self.sides[0].matrix.conditions_of(metric.name)
         over = [side.over(metric.name) for side in self.sides]
-        return [pair for pair in self._pairs.values() if pair[0] in mine and pair[0] in over[0] and pair[1] in over[1]]
+        return [pair for pair in self._asked_under(metric) if pair[0] in over[0] and pair[1] in over[1]]
+
+    def _asked_under(self, metric: Metric) -> list[tuple[Condition, Condition]]:
+        mine = self.sides[0].matrix.conditions_of(metric.name)
+        return [pair for pair in self._pairs.values() if pair[0] in mine]
 
     def _met_alone(self, at: int) -> Iterator[str]:
         """The levels at which all arms met the objective in one run, and not in the other."""
