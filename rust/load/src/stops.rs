@@ -8,10 +8,20 @@
 const STOP_NS: i64 = 1_000_000;
 
 /// The stops that still matter, as (from, until); and since when all that is taken up now lies ready.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stops {
     noted: Vec<(i64, i64)>,
     found_ns: i64,
+}
+
+impl Default for Stops {
+    /// It has found nothing yet.
+    fn default() -> Self {
+        Stops {
+            noted: Vec::new(),
+            found_ns: i64::MAX,
+        }
+    }
 }
 
 impl Stops {
@@ -51,7 +61,6 @@ mod tests {
     fn a_wait_for_a_connection_is_the_generators_only_where_it_did_not_look() {
         const MS: i64 = 1_000_000;
         let mut stops = Stops::default();
-        stops.found(400 * MS);
         assert_eq!(stops.since_ns(0, 400 * MS), 0, "the service stalled");
         stops.looked(100 * MS, 200 * MS, 0);
         stops.looked(250 * MS, 251 * MS, 0);

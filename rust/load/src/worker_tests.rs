@@ -70,10 +70,6 @@ fn until_it_lies_ready(worker: &Worker<Http>, what: libc::c_short) {
     until_slot_has(worker, 0, what);
 }
 
-fn until_slot_is_ready(worker: &Worker<Http>, slot: usize) {
-    until_slot_has(worker, slot, libc::POLLIN);
-}
-
 fn until_slot_has(worker: &Worker<Http>, slot: usize, what: libc::c_short) {
     let mut asked = libc::pollfd {
         fd: worker.slots[slot].fd.as_ref().unwrap().as_raw_fd(),
@@ -266,15 +262,22 @@ fn who_is_alone_does_not_sleep_beyond_a_look() {
     assert_eq!((worker.in_flight, worker.tally.completed), (0, 1));
 }
 
+/// A closed loop of so many users, all of whom have yet to ask.
+fn closed(listener: &TcpListener, budget: Budget, users: usize) -> Worker<'static, Http> {
+    let mut worker = worker(listener);
+    worker.supply = Supply::closed(Box::leak(Box::new(budget)));
+    worker.slots = (0..users)
+        .map(|_| Slot::new(worker.dialogue.reply()))
+        .collect();
+    worker.idle = (0..users).rev().collect();
+    worker
+}
+
 /// Ten milliseconds a connection.
 #[test]
 fn the_time_in_which_others_connect_is_no_requests_own() {
     let listener = listener();
-    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
-    let mut worker = worker(&listener);
-    worker.supply = Supply::closed(budget);
-    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
-    worker.idle = vec![2, 1, 0];
+    let mut worker = closed(&listener, Budget::new(None, 0, 1000 * MS), 3);
     the_clock_says(&[10, 20, 30, 40]);
     worker.dispatch(0).unwrap();
     let sent_ms = |worker: &Worker<Http>| {
@@ -295,10 +298,7 @@ fn the_time_in_which_others_connect_is_no_requests_own() {
 #[test]
 fn nor_is_that_in_which_others_try_again() {
     let listener = listener();
-    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
-    let mut worker = worker(&listener);
-    worker.supply = Supply::closed(budget);
-    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
+    let mut worker = closed(&listener, Budget::new(None, 0, 1000 * MS), 3);
     (worker.idle, worker.resting) = (Vec::new(), vec![0, 1, 2]);
     the_clock_says(&[10, 20, 30]);
     worker.tick(0).unwrap();
@@ -310,12 +310,8 @@ fn nor_is_that_in_which_others_try_again() {
 #[test]
 fn an_answer_that_is_yet_to_be_looked_at_is_not_timed_out() {
     let listener = listener();
-    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 0, 1000 * MS)));
-    let mut worker = worker(&listener);
-    worker.supply = Supply::closed(budget);
+    let mut worker = closed(&listener, Budget::new(None, 0, 1000 * MS), 2);
     worker.timeout_ns = 100 * MS;
-    worker.slots = (0..2).map(|_| Slot::new(worker.dialogue.reply())).collect();
-    worker.idle = vec![1, 0];
     the_clock_says(&[0]);
     worker.dispatch(0).unwrap();
     for _ in 0..2 {
@@ -344,7 +340,7 @@ fn what_waits_until_others_are_taken_up_waits_for_the_generator() {
     let mut servers: Vec<_> = (0..8).map(|_| listener.accept().unwrap().0).collect();
     for (slot, server) in servers.iter_mut().enumerate() {
         answer(server);
-        until_slot_is_ready(&worker, slot);
+        until_slot_has(&worker, slot, libc::POLLIN);
     }
     let half_ms = [200, 200].into_iter().chain(201..400);
     READINGS.set(half_ms.map(|halves| halves * MS / 2).collect());
@@ -361,12 +357,8 @@ fn what_waits_until_others_are_taken_up_waits_for_the_generator() {
 fn missing_ms(answers: u64) -> [i64; 2] {
     let listener = listener();
     let budget = Budget::new(None, 100 * MS, 200 * MS).waiting(3, 100 * MS);
-    let budget: &'static Budget = Box::leak(Box::new(budget));
     (0..answers).for_each(|_| budget.answered(40 * MS, false));
-    let mut worker = worker(&listener);
-    worker.supply = Supply::closed(budget);
-    worker.slots = (0..3).map(|_| Slot::new(worker.dialogue.reply())).collect();
-    worker.idle = vec![2, 1, 0];
+    let mut worker = closed(&listener, budget, 3);
     worker.dispatch(1).unwrap();
     let mut servers: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];

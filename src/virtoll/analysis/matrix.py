@@ -105,15 +105,15 @@ class Matrix:
 
     def _is_void(self, condition: Condition) -> bool:
         """Whether no trial is valid, or each lost so much that its probe's headline is told of none."""
-        cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
-        return all(self._has_lost(cell, condition.probe) for cell in cells)
-
-    def _has_lost(self, cell: TrialMetrics, probe: str) -> bool:
-        of_probe = (metric for metric in self.metrics.values() if probe and metric.probe == probe)
-        headline = next((metric.name for metric in of_probe if metric.headline), None)
-        if headline is None or headline in cell.values or headline in cell.censored:
+        cells, probe = self._under(condition), condition.probe
+        headlines = {metric.name for metric in self.metrics.values() if metric.probe == probe and metric.headline}
+        if cells and not (probe and headlines):
             return False
-        return cell.values.get(f"{probe}.{LOST_PERCENT}", 0.0) > 0
+        told = any(headlines & (cell.values.keys() | cell.censored) for cell in cells)
+        return not told and all(cell.values.get(f"{probe}.{LOST_PERCENT}", 0.0) > 0 for cell in cells)
+
+    def _under(self, condition: Condition) -> list[TrialMetrics]:
+        return [cell for arm in self.arms for cell in self.across(arm, condition).values()]
 
     def _asks(self, metric: str, condition: Condition) -> bool:
         """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
@@ -123,8 +123,7 @@ class Matrix:
         return not of.probe or condition.probe == of.probe
 
     def _reports(self, metric: str, condition: Condition) -> bool:
-        cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
-        is_told = any(metric in cell.values for cell in cells)
+        is_told = any(metric in cell.values for cell in self._under(condition))
         return is_told or (self.metrics[metric].headline and self._is_void(condition))
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:

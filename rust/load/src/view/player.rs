@@ -20,6 +20,15 @@ pub struct Rules {
     pub patience_ns: i64,
 }
 
+const REFILL_NS: i64 = 500_000_000;
+
+impl Rules {
+    /// How much is played between two times that a viewer reads whose buffer has been full.
+    pub fn refill_ns(&self) -> i64 {
+        REFILL_NS.min(self.buffer_ns / 4)
+    }
+}
+
 /// What viewers did within a window, in nanoseconds, all of them together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {

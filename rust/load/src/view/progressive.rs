@@ -5,11 +5,9 @@
 //! server has to wait, as with a browser's player.
 
 use super::fetch::{Fetch, Right, Site};
-use super::player::Rules;
 use super::protocol::{Looks, Now, Protocol, Want};
 use crate::tally::Failure;
 
-const REFILL_NS: i64 = 500_000_000;
 const READ_BYTES: usize = 64 * 1024;
 
 /// What to ask for.
@@ -32,11 +30,6 @@ impl File {
         let bits = u128::from(media_ns.max(0) as u64) * u128::from(self.bit_per_s);
         bits.div_ceil(8_000_000_000) as u64
     }
-}
-
-/// How much is played between two times that it reads, its buffer having been full.
-fn refill_ns(rules: &Rules) -> i64 {
-    REFILL_NS.min(rules.buffer_ns / 4)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +64,7 @@ impl<'a> Progressive<'a> {
         if !rules.paced {
             return Want::Read(READ_BYTES);
         }
-        let low_ns = rules.buffer_ns - refill_ns(rules);
+        let low_ns = rules.buffer_ns - rules.refill_ns();
         if self.phase == Phase::Full {
             match now.player.at_most_ahead_ns(low_ns) {
                 Some(at_ns) if at_ns > now.ns => return Want::Pause(at_ns),
@@ -101,7 +94,7 @@ impl<'a> Progressive<'a> {
         let media_ns = self.file.media_ns(bytes) - now.player.got_ns();
         let rules = now.player.rules();
         if rules.paced && bytes > before_bytes {
-            now.watched.most_ns = now.watched.most_ns.max(refill_ns(rules)); // it comes as if at once
+            now.watched.most_ns = now.watched.most_ns.max(rules.refill_ns()); // it comes as if at once
         }
         now.media(media_ns, is_whole);
         Ok(())
@@ -151,7 +144,7 @@ impl Protocol for Progressive<'_> {
 mod tests {
     use super::*;
     use crate::view::player::{Player, Rules, Watched};
-    use crate::view::protocol::Seen;
+    use crate::view::protocol::{looks_up_by_itself, Seen};
     use crate::view::text::text;
 
     const SECOND: i64 = 1_000_000_000;
@@ -283,13 +276,10 @@ mod tests {
         let file = file();
         let mut watching = Watching::new(&file, true);
         watching.take(0, &text(0, 8000)).unwrap();
-        let mut now_ns = 0;
-        for _ in 0..10 {
+        looks_up_by_itself(|now_ns| {
             assert!(matches!(watching.want(now_ns), Want::Read(_)));
-            let wakes_ns = watching.viewer.wakes_ns();
-            assert!((100_000_000..200_000_000).contains(&(wakes_ns - now_ns)));
-            now_ns = wakes_ns;
-        }
+            watching.viewer.wakes_ns()
+        });
         let mut watching = Watching::new(&file, true);
         watching.filled(0);
         assert_eq!(watching.viewer.wakes_ns(), i64::MAX, "it has its times");

@@ -87,6 +87,16 @@ impl Looks {
     }
 }
 
+/// Ten times from 0 on, by what it tells each time that it has looked; when it then looks next.
+#[cfg(test)]
+pub fn looks_up_by_itself(mut wakes_ns: impl FnMut(i64) -> i64) -> i64 {
+    (0..10).fold(0, |now_ns, _| {
+        let next_ns = wakes_ns(now_ns);
+        assert!((100_000_000..200_000_000).contains(&(next_ns - now_ns)));
+        next_ns
+    })
+}
+
 /// The time, and the player that gets the media.
 pub struct Now<'a> {
     pub ns: i64,

@@ -17,7 +17,6 @@ use crate::rtmp::media::{mark_of, sent_ns, Mark};
 use crate::rtmp::session::{checked_name, Application, Event, Session};
 use crate::tally::Failure;
 
-const REFILL_NS: i64 = 500_000_000;
 const READ_BYTES: usize = 64 * 1024;
 /// What a server may send ahead of one who does not play but takes all: ten hours, as rtmpdump says.
 const UNPACED_MS: u32 = 36_000_000;
@@ -99,7 +98,7 @@ impl<'a> Rtmp<'a> {
             return Want::Read(READ_BYTES);
         }
         self.is_full |= now.player.ahead_ns() >= rules.buffer_ns;
-        let low_ns = rules.buffer_ns - REFILL_NS.min(rules.buffer_ns / 4);
+        let low_ns = rules.buffer_ns - rules.refill_ns();
         match now.player.at_most_ahead_ns(low_ns) {
             Some(at_ns) if self.is_full && at_ns > now.ns => Want::Pause(at_ns),
             _ => {
