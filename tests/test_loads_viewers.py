@@ -345,8 +345,7 @@ def test_what_is_asked_of_a_window() -> None:
     window = {"viewers": 21, "settle_ns": SECOND, "duration_ns": SECOND // 2, "start_ns": None}
     window["pauses_over_ns"] = None
     assert order(settings) == {**window, "anew": None}
-    assert order(settings, 7, churns=True) == {**window, "anew": 3, "start_ns": 7}
-    assert order(replace(settings, viewers=1), churns=True)["anew"] == 1
+    assert order(settings, 7, anew=3) == {**window, "anew": 3, "start_ns": 7}
 
 
 def test_a_generator_that_has_ended_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

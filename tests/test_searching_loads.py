@@ -118,15 +118,16 @@ def test_viewers_are_counted_and_judged_by_how_they_watch(client: Client) -> Non
 
 
 def test_a_service_that_freezes_and_comes_back_has_missed_what_nobody_could_see(client: Client) -> None:
-    """Nobody watches within the first window, and so nothing stalls in it; all begin to play after it."""
+    """Nobody watches within the first window, and so nothing stalls in it; all begin to play after it. The crowd that
+    gathered for it was not waited for any longer."""
     told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "settle_ns": 0}
-    load = ViewersLoad(ViewersSettings(**told, patience_ns=600 * SECOND))
+    load = ViewersLoad(ViewersSettings(**told, buffer_ns=SECOND, resume_ns=SECOND, patience_ns=600 * SECOND))
     with MediaServer() as server:
         server.manner = "stall"
 
         def let_go() -> None:
-            """When five wait, of the crowd or who comes anew, and the window, which begins when they join, is over."""
-            for _ in range(5):
+            """When the crowd of five waits and who comes anew, and the window, within which that is, is over."""
+            for _ in range(6):
                 assert server.stalled.acquire(timeout=600)
             time.sleep(1)
             server.let_go()

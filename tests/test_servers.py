@@ -281,7 +281,8 @@ def test_of_a_server_that_is_excluded_nothing_is_told(tmp_path: Path) -> None:
 def test_a_loads_own_quantity_is_of_the_servers_that_it_drives(tmp_path: Path) -> None:
     matrix = find(measured(tmp_path / "run")).matrix
     own = Metric("other.stalls", "Stalls", "1", "less", group="other")
-    study = {**matrix.run.study, "servers": {"lean": {"load": "http"}, "broad": {"load": "other"}}}
+    servers = {"lean": {"load": "http", "base": {}}, "broad": {"load": "other", "base": {}}}
+    study = {**matrix.run.study, "servers": servers}
     seen = replace(matrix, run=replace(matrix.run, study=study), metrics={**matrix.metrics, "other.stalls": own})
     assert {condition.get("server") for condition in seen.conditions_of("other.stalls")} == {"broad"}
     assert {condition.get("server") for condition in seen.conditions_of("rate_per_s")} == {"lean", "broad"}

@@ -141,6 +141,17 @@ class Run:
         objective = self.base.get("knee.objective")
         return [str(each) for each in objective] if isinstance(objective, list) else []
 
+    def is_search(self, condition: Mapping[str, Any]) -> bool:
+        """Whether the knee was searched for under a condition: under all where there is an `objective`, of some servers
+        alone where these have theirs."""
+        return bool(self.given(condition).get("knee.objective"))
+
+    @cached_property
+    def has_search(self) -> bool:
+        """Whether it was under any."""
+        servers = {trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition}
+        return any(self.is_search({SERVER: server}) for server in servers)
+
     @property
     def programme(self) -> list[dict[str, Any]]:
         """The cases of a programme of probes, in the study's order; empty where a service alone was studied."""

@@ -25,7 +25,7 @@ from virtoll.analysis.conditions import INSTRUMENT, Condition, each_condition
 from virtoll.analysis.estimates import Estimate, Floats, Summary, mean, mean_of, over_conditions
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import Metric, TrialMetrics, barring, metrics_of
+from virtoll.analysis.metrics import KNEE, OF_SEARCH, Metric, TrialMetrics, barring, metrics_of
 from virtoll.errors import StoreError
 from virtoll.record.model import LOST_PERCENT, SERVER, Arm
 from virtoll.record.store import is_interrupted
@@ -83,8 +83,8 @@ class Matrix:
         return _varying(self.conditions_of(metric))
 
     def conditions_of(self, metric: str) -> tuple[Condition, ...]:
-        """The conditions in which a metric was planned: all, those whose load has it, or the cases of its probe that
-        report it.
+        """The conditions in which a metric was planned: all, those whose load has it, those of a search or of no search,
+        or the cases of its probe that report it.
 
         A case of which nothing valid is known, or which lost too much on every arm, counts for its probe's headline, so
         that what is missing shows.
@@ -118,9 +118,18 @@ class Matrix:
     def _asks(self, metric: str, condition: Condition) -> bool:
         """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
         of = self.metrics[metric]
+        if self.searched and (metric not in OF_SEARCH if condition in self.searched else metric == KNEE):
+            return False
         if of.is_a_loads_own and (servers := self.run.study.get("servers")):
             return bool(servers[condition.get(SERVER)]["load"] == of.group)
         return not of.probe or condition.probe == of.probe
+
+    @cached_property
+    def searched(self) -> frozenset[Condition]:
+        """The conditions of the servers that were searched for their knee, where others were not; else none."""
+        if self.run.objective or not self.run.has_search:
+            return frozenset()
+        return frozenset(each for each in self.conditions if self.run.is_search(dict(each.levels)))
 
     def _reports(self, metric: str, condition: Condition) -> bool:
         is_told = any(metric in cell.values for cell in self._under(condition))

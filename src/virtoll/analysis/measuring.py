@@ -218,16 +218,17 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
     trial = TrialMetrics(record)
     measured = record.measured
     # A load's would mix before, during and after its neighbour, or what it was asked for.
-    if measured is not None and not (measured.is_load and (run.neighbours or run.objective)):
+    is_search = run.is_search(record.trial.condition)
+    if measured is not None and not (measured.is_load and (run.neighbours or is_search)):
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
         trial.histogram = _probed(run, record.trial.id, measured) if measured is not None and wanted.latency else None
         return trial
     if measured is not None and measured.knee is not None:
         note_knee(trial, measured, measured.knee, run)
-    elif measured is None or run.objective:  # a search that came to no end: nothing is told of its first windows
+    elif measured is None or is_search:  # a search that came to no end: nothing is told of its first windows
         reason = record.reason or "no load was recorded"
-        own = VICTIM if run.neighbours else [KNEE] if run.objective else ()
+        own = VICTIM if run.neighbours else [KNEE] if is_search else ()
         trial.missing = dict.fromkeys((*METRICS, *own), reason)
     else:
         _throughput(trial, measured, work_asked(run, record))

@@ -145,6 +145,7 @@ AT_KNEE = frozenset(
     {"cpu_s_per_1000", "cpu_s_per_1000_inside", "helpers_percent", "memory_peak_mib", "memory_mean_mib", "rss_peak_mib"}
     | {PACKETS, EXITS}
 )
+OF_SEARCH = AT_KNEE | {KNEE, "deploy_s"}
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
 
 
@@ -297,17 +298,24 @@ def metrics_of(run: Run) -> dict[str, Metric]:
             **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
         }
     if run.objective:
-        unit = next((each.knee.unit for each in measured if each.knee is not None), "")
-        at_it = {
-            name: replace(each, censoring="is at a knee that is a bound") if name in AT_KNEE else each
-            for name, each in common.items()
-        }
-        return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}
+        return _of_search(common, measured)
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))
     if any(intensity_of(trial.condition) for trial in run.plan.trials):
         common |= server_metrics()
+    if run.has_search:  # of some servers
+        common = _of_search(common, measured)
     return {**common, **own}
+
+
+def _of_search(common: dict[str, Metric], measured: Iterable[Measured]) -> dict[str, Metric]:
+    """What searches tell of besides, ahead of all."""
+    unit = next((each.knee.unit for each in measured if each.knee is not None), "")
+    at_it = {
+        name: replace(each, censoring="is at a knee that is a bound") if name in AT_KNEE else each
+        for name, each in common.items()
+    }
+    return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}
 
 
 def is_told_by_server(run: Run) -> bool:

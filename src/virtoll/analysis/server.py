@@ -35,9 +35,12 @@ OUTSIDE = frozenset(
 
 
 def level_path(run: Run) -> str:
-    """The intensity of which trials have several levels, in one session or in several; "" where there is none."""
+    """The intensity of which trials have several levels, in one session or in several; "" where there is none. A search
+    has none of its own.
+    """
     conditions = [trial.condition for trial in run.plan.trials]
-    return next((path for path in INTENSITIES if len({repr(each.get(path)) for each in conditions}) > 1), "")
+    levels = {path: {repr(each[path]) for each in conditions if path in each} for path in INTENSITIES}
+    return next((path for path, of in levels.items() if len(of) > 1), "")
 
 
 def is_by_participants(run: Run) -> bool:

@@ -18,6 +18,7 @@ from virtoll.lab.client import Client
 from virtoll.offers import Content, Footage, Offer, Voice
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
 from virtoll.registry import Part, implementations
+from virtoll.study.search import DOUBLING
 from virtoll.units import plural
 
 Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
@@ -43,10 +44,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Intensity:
-    """What a load's intensity is counted in: "requests/s", or a ``whole`` number of "users"."""
+    """What a load's intensity is counted in: "requests/s", or a ``whole`` number of "users"; and how many times as much a
+    search asks for next, as long as the objective is met.
+    """
 
     unit: str
     whole: bool
+    explored_by: float = DOUBLING
 
 
 class Session(ABC):
@@ -78,6 +82,10 @@ class Session(ABC):
 
     def rest(self) -> None:  # noqa: B027
         """Leave the service alone until the next window: whoever may have stayed for that goes, or asks for nothing."""
+
+    def recover(self) -> None:
+        """After a window that was too much for the service: have nothing of that be left for the next one."""
+        self.rest()
 
     @property
     def lead_ns(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -50,6 +50,7 @@ from virtoll.record.model import (
     Quantity,
     Window,
 )
+from virtoll.study.gathering import EXPLORING, LOOK_NS, gather
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
@@ -135,8 +136,8 @@ class ViewingLoad(Load):
 
     @property
     def intensity(self) -> Intensity:
-        """Viewers, in either loop."""
-        return Intensity("viewers", whole=True)
+        """Viewers, in either loop. The more too many they are, the longer those who stay take to be served again."""
+        return Intensity("viewers", whole=True, explored_by=EXPLORING)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -216,6 +217,7 @@ class ViewingSession(Session):
     _standing: list[Crowd] = field(default_factory=list)  # the one that is there, if one is
     _leads_ns: list[int] = field(default_factory=list)  # of the next window's crowd, if it is one that pauses
     _sooner_ns: list[int] = field(default_factory=list)  # than the next crowd needs it is to be there
+    _starved: list[bool] = field(default_factory=list)  # whether the one that is there was in its last window
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """Let as many viewers watch for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
@@ -243,11 +245,10 @@ class ViewingSession(Session):
         """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
         long as they need; where ``start_ns`` leaves no time for that, the generator says so.
 
-        Who was there in the window before stays. Where an intensity is asked for there is a churn, and start-ups are
-        told of joins within the window alone; else of all. In rotation who pauses does so after it.
+        Who was there in the window before stays. Where an intensity is asked for the crowd gathers as fast as it is
+        served, there is a churn, and start-ups are told of joins within the window alone; else of all. In rotation who
+        pauses does so after it.
         """
-        if intensity is not None:
-            self._leads_ns.clear()  # of a search no crowd pauses
         settings = self.load.settings
         settings = replace(
             settings,
@@ -255,8 +256,20 @@ class ViewingSession(Session):
             settle_ns=settings.settle_ns + (self._sooner_ns.pop() if self._sooner_ns else 0),
             time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
         )
+        if intensity is not None:
+            self._leads_ns.clear()  # of a search no crowd pauses
+            self._gather(settings)
         measurement = self._drive(settings, start_ns, churns=intensity is not None)
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
+
+    def recover(self) -> None:
+        """Before the next window so many leave that the others are well served again. Nobody stays who pauses, or reads
+        as fast as it can.
+        """
+        if self.load.settings.paced and not self.load.pauses_over_ns:
+            self._starved[:] = [True]
+        else:
+            self.rest()
 
     def rest(self) -> None:
         """All leave, but who pauses: they ask for nothing."""
@@ -268,19 +281,45 @@ class ViewingSession(Session):
         while self._standing:
             self._standing.pop().leave()
 
+    def _gather(self, settings: ViewingSettings) -> None:
+        """Have as many as are asked for be there, and have settled. Unpaced they read as fast as they can at all times."""
+
+        def look(viewers: int, settle_ns: int) -> Mapping[str, Any]:
+            asked = replace(settings, viewers=viewers, settle_ns=settle_ns, time_limit_ns=LOOK_NS)
+            told: dict[str, Any] = self._told(lambda crowd: crowd.report(asked, None, anew=0))["window"]
+            return told
+
+        if not settings.paced:
+            return
+        half = settings.viewers // 2
+        if self._starved and self._there > half > 0 and not gather(look, self._there, half, 0, settings.buffer_ns):
+            self.end()
+        self._starved.clear()
+        gather(look, self._there, settings.viewers, settings.settle_ns, settings.buffer_ns)
+
+    @property
+    def _there(self) -> int:
+        return self._standing[0].viewers if self._standing else 0
+
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
         lead_ns = self._leads_ns.pop() if self._leads_ns else None
         over_ns = None if lead_ns is None else self.load.pauses_over_ns
+        anew = math.ceil(round(settings.churn_share * settings.viewers, 6)) if churns else None
+        report = self._told(lambda crowd: crowd.report(settings, start_ns, anew=anew, lead_ns=lead_ns, over_ns=over_ns))
+        return measurement_of(report, settings, *self.load.told(report["window"]))
+
+    def _told(self, asked: Callable[[Crowd], dict[str, Any]]) -> dict[str, Any]:
+        """What the crowd that is there reports, or one that begins with this."""
         if not self._standing:
+            settings = self.load.settings
             seeded = replace(settings, seed=settings.seed + next(self._crowds))
             self._standing.append(Crowd(self.client, specification(seeded, self.asked, self.client)))
         try:
-            report = self._standing[0].report(settings, start_ns, churns=churns, lead_ns=lead_ns, over_ns=over_ns)
+            return asked(self._standing[0])
         except BaseException:
             self._standing[0].end()
             self.end()
             raise
-        return measurement_of(report, settings, *self.load.told(report["window"]))
 
 
 class Crowd:
@@ -291,7 +330,7 @@ class Crowd:
         self._conversation = self._process.enter_context(
             conversing(client, ("virtoll-load", "view"), "the viewers", spec)
         )
-        self._viewers = 0
+        self.viewers = 0  # who are there by the last order
         self.pauses = False
 
     def report(
@@ -299,19 +338,20 @@ class Crowd:
         settings: ViewingSettings,
         start_ns: int | None,
         *,
-        churns: bool,
+        anew: int | None,
         lead_ns: int | None = None,
         over_ns: int | None = None,
     ) -> dict[str, Any]:
         """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
 
-        Where the crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and
+        ``anew``: so many leave within it and come anew, and start-ups are theirs; None: they are of all joins. Where the
+        crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and
         where it is the one that it was, goes on for so long before it, one after another over ``over_ns``.
         """
-        if settings.viewers == self._viewers:
+        if settings.viewers == self.viewers:
             settings = replace(settings, settle_ns=lead_ns or 0)
-        self._viewers, self.pauses = settings.viewers, lead_ns is not None
-        asked = order(settings, start_ns, churns=churns, pauses_over_ns=over_ns)
+        self.viewers, self.pauses = settings.viewers, lead_ns is not None
+        asked = order(settings, start_ns, anew=anew, pauses_over_ns=over_ns)
         patience_ns = settings.patience_ns * (2 if self.pauses else 1)  # until they play, and till each has paused
         length_ns = settings.settle_ns + settings.time_limit_ns + patience_ns
         joins_s = _most_joins_ns(settings, settings.viewers) / 1e9
@@ -361,13 +401,13 @@ def order(
     settings: ViewingSettings,
     start_ns: int | None = None,
     *,
-    churns: bool = False,
+    anew: int | None = None,
     pauses_over_ns: int | None = None,
 ) -> dict[str, Any]:
     """What it reads of one window."""
     return {
         "viewers": settings.viewers,
-        "anew": math.ceil(round(settings.churn_share * settings.viewers, 6)) if churns else None,
+        "anew": anew,
         "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,

@@ -100,6 +100,7 @@ def view_of(findings: Findings, along: Along, asked: Asked, metrics: Sequence[Me
         for metric in shown
         for title in ["" if word or len(shown) == 1 else metric.title]
         for condition in findings.matrix.conditions_of(metric.name)
+        if condition.get(along.path) is not None
     )
     if not entries:
         return None
@@ -147,7 +148,7 @@ def differences(whose: Mapping[str, Findings], along: Along) -> Table | None:
             rows.append(tuple(cells))
     if not rows:
         return None
-    heads = [*(["Server"] if len(whose) > 1 else []), "Arm"]
+    heads = [*(["Server"] if any(whose) else []), "Arm"]
     for _, title in _COMPARED:
         heads += [f"{title}, mean", f"{title}, largest"]
     which = "the levels at which all arms met the objective" if any(f.met for f in told) else "all levels"
@@ -199,7 +200,7 @@ def added(whose: Mapping[str, Findings], along: Along) -> Table | None:
     if not rows:
         return None
     units = {name: told[0].matrix.metrics[name].unit for name, _ in _ADDED}
-    heads = (*(["Server"] if len(whose) > 1 else []), "Arm", *(f"{title} [{units[name]}]" for name, title in _ADDED))
+    heads = (*(["Server"] if any(whose) else []), "Arm", *(f"{title} [{units[name]}]" for name, title in _ADDED))
     which = "at which a deployment met the objective" if any(is_held(f.matrix) for f in told) else "that are valid"
     if any(stalled(f.matrix) for f in told):
         which += f" and at which viewers stalled for no more than {MOST_STALLED_PERCENT:g} % of the time"

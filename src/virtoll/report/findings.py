@@ -158,9 +158,11 @@ class Findings:
 
     @property
     def of_a_server(self) -> list[Metric]:
-        """What a server is told by: its headline, its load's own quantities, and what it costs."""
-        cost = self.matrix.metrics.get("cpu_s_per_1000")
-        return [*dict.fromkeys([self.headline, *self.own, *([] if cost is None else [cost])])]
+        """What a server is told by: its headline, its load's own quantities, and what it costs; and its knee, where one
+        of several servers was searched for it.
+        """
+        beside = (self.matrix.metrics.get(name) for name in ("cpu_s_per_1000", KNEE))
+        return [*dict.fromkeys([self.headline, *self.own, *(metric for metric in beside if metric is not None)])]
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -282,16 +284,19 @@ class Findings:
     def compared(self) -> tuple[Condition, ...]:
         """What a toll over all conditions is over: of a ramp the levels at which all met its objective, but for who met
         it at none: a server at its limit delivers less, and is the cheaper for it. A rule that may look before all
-        blocks are there tests the levels that its first ones told of.
+        blocks are there tests the levels that its first ones told of. Where some servers alone were searched for their
+        knee, the others': each is loaded at its own knee there.
         """
-        matrix, first = self.matrix, self.rule.fixed_after
+        matrix, first, searched = self.matrix, self.rule.fixed_after, self.matrix.searched
         if not is_held(matrix):
-            return matrix.conditions
+            return tuple(condition for condition in matrix.conditions if condition not in searched)
         told = met_by_all(met_under(matrix, arm, first) for arm in matrix.arms)
-        return tuple(condition for condition in matrix.conditions if condition in told)
+        return tuple(condition for condition in matrix.conditions if condition in told - searched)
 
     def over(self, metric: str) -> tuple[Condition, ...]:
         """The same of a metric: what users feel, a load's own quantities, no limit makes better."""
+        if metric == KNEE:
+            return self.matrix.conditions_of(KNEE)
         return self.matrix.conditions if self.matrix.metrics[metric].is_a_loads_own else self.compared
 
     def columns(self, metric: str) -> list[int]:

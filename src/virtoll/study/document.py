@@ -95,7 +95,7 @@ def _configuration(raw: Any, classes: Mapping[str, type[Any]]) -> Configuration:
 
 def _server(raw: Mapping[str, Any], catalogue: Catalogue) -> Server:
     server = Server(**raw)
-    classes = _classes(server.service, server.load, catalogue)
+    classes = {**catalogue.sections, **_classes(server.service, server.load, catalogue)}
     return dataclasses.replace(server, base={**server.base, **_composites(server.base, classes)})
 
 

@@ -23,7 +23,7 @@ from virtoll.study.plan import too_many
 from virtoll.study.programme import programme
 from virtoll.study.quick import apply_quick
 from virtoll.study.reader import Reader
-from virtoll.study.sections import SERVERS, Sections, read_sections
+from virtoll.study.sections import KNEE, SERVERS, Sections, read_sections
 from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
 from virtoll.units import exact_bytes, format_bytes
 
@@ -164,13 +164,17 @@ def _expect_design(reader: Reader, document: Mapping[str, Any], design: Any) -> 
 
 
 def _expect_objective(reader: Reader, document: Mapping[str, Any]) -> None:
-    if "knee" not in document:
-        return
-    if not document["knee"].get("objective"):
-        remedy = 'objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]'
-        reader.fail("a search for the knee needs an objective", "knee", "objective", remedy)
-    if document.get("probes"):
-        reader.fail("only a load has a knee, and this study has none", "knee", "", "leave [knee] out")
+    common = document.get(KNEE, {})
+    searches = {KNEE: common} if KNEE in document else {}
+    for name, own in document.get(SERVERS, {}).items():
+        if isinstance(own, dict) and isinstance(own.get(KNEE), dict):
+            searches[f"{SERVERS}.{name}.{KNEE}"] = {**common, **own[KNEE]}
+    for where, search in searches.items():
+        if not search.get("objective"):
+            remedy = 'objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]'
+            reader.fail("a search for the knee needs an objective", where, "objective", remedy)
+    if KNEE in document and document.get("probes"):
+        reader.fail("only a load has a knee, and this study has none", KNEE, "", "leave [knee] out")
 
 
 def _refuse_unsaid_connections(

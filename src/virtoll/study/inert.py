@@ -25,6 +25,11 @@ def why_inert(document: Mapping[str, Any], sections: Sections, path: str) -> _Wh
     switch, lacks = _SWITCHES.get(section, ("", ""))
     if not switch or path in (switch, *_NEED_NO_SWITCH) or base.get(switch) or switch in document["factors"]:
         return None
+    own = [bool(server.base.get(switch)) for server in sections.servers.values()]
+    if own and all(own):
+        return None
+    if any(own):
+        lacks = f"has servers of which it {lacks}"
     return f"this study {lacks}", f"write {switch.partition('.')[2]} in [{section}], or leave it out"
 
 
@@ -47,14 +52,14 @@ _NEED_NO_SWITCH = ("neighbour.servers",)
 def _why_overruled(document: Mapping[str, Any], sections: Sections, path: str) -> _Why | None:
     """What decides in a factor's place under every condition."""
     loads = [server.base for server in sections.servers.values()] or [sections.base]
-    searches, in_turn = bool(sections.base.get("knee.objective")), document.get("design") == "rotation"
-    loops, unsaid = _loops(document, loads), not _is_said(path, loads)
-    asked = INTENSITIES + (_USERS if all(loop in ("closed", None) for loop in loops) else ())
+    searches = [bool(base.get("knee.objective") or sections.base.get("knee.objective")) for base in loads]
+    loops, unsaid, in_turn = _loops(document, loads), not _is_said(path, loads), document.get("design") == "rotation"
+    asked = (INTENSITIES if all(searches) else ()) + (_USERS if all(loop in ("closed", None) for loop in loops) else ())
     is_rate = path in _OF_OPEN_LOOP and all(loop == "closed" for loop in loops)
     is_amount = path in _OF_CLOSED_LOOP and all(loop == "open" for loop in loops)
     found = (
-        (searches and path in asked, _ASKED),
-        (searches and path in _LENGTHS + _TURNS and unsaid, _SEARCHED),
+        (any(searches) and path in asked, _ASKED),
+        (any(searches) and path in _LENGTHS + _TURNS and unsaid, _SEARCHED),
         (in_turn and path in _LENGTHS and unsaid, _IN_TURN),
         (is_rate and unsaid, _CLOSED),
         (is_amount, _OPEN),

@@ -12,6 +12,7 @@ one another; the baseline is deployed in each of them.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +21,10 @@ from statistics import fmean
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import BESIDE, LEVELS, PROBE, SERVER, Arm, Plan, PlannedTrial
+from virtoll.record.model import BESIDE, INTENSITIES, LEVELS, PROBE, SERVER, Arm, Plan, PlannedTrial
+from virtoll.study.gathering import BUFFERS, EXPLORING, steps
 from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
-from virtoll.study.search import expected_windows, levels, walked
+from virtoll.study.search import DOUBLING, expected_windows, levels, walked
 from virtoll.units import enough_time
 
 MOST_TRIALS = 1_000_000  # of a run
@@ -30,12 +32,19 @@ MOST_TRIALS = 1_000_000  # of a run
 
 def conditions(study: Study, platform: str = "") -> list[dict[str, Any]]:
     """All combinations of factor levels but those excluded for every platform, or for this one, in the study file's
-    order.
+    order; where the knee is searched for, of those that the search does not ask for itself.
     """
-    combinations = [
-        dict(zip(study.factors, levels, strict=True)) for levels in itertools.product(*study.factors.values())
-    ]
+    product = itertools.product(*study.factors.values())
+    crossed = (_asked(study, dict(zip(study.factors, levels, strict=True))) for levels in product)
+    combinations = {repr(combination): combination for combination in crossed}.values()
     return [combination for combination in combinations if not _is_excluded(study, combination, platform)]
+
+
+def _asked(study: Study, combination: dict[str, Any]) -> dict[str, Any]:
+    """What of a combination is asked of a server that is searched for its knee, beside others that are not."""
+    if not study.values(combination).get("knee.objective"):
+        return combination
+    return {path: level for path, level in combination.items() if path not in INTENSITIES}
 
 
 def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "") -> bool:
@@ -254,19 +263,37 @@ _KNEES = 8  # as many places of a knee, at equal ratios
 
 def _crowds_seconds(knee: Knee, at: float, values: Mapping[str, Any], *, stays: bool) -> float:
     """Of the windows of a search for a knee that lies ``at`` so many users. They join and settle anew for each window;
-    those who stay do so where they are more, or fewer, and anew after one that missed. Viewers whom that one made wait
-    for their first picture are waited for, as long as their patience lasts.
+    those who stay do so where they are more, or fewer. Viewers gather as fast as they are served (`study.gathering`);
+    half of those who were too many stay, and whom these made wait for their first picture are waited for, as long as
+    their patience lasts.
     """
     every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
     settle_s, window_s = values["load.settle_ns"] / 1e9, knee.window_ns / 1e9 + _OF_A_WINDOW_S
-    drain_s = values["load.patience_ns"] / 1e9 if "load.churn_share" in values else 0.0
     intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=True)
+    gathers = "load.churn_share" in values and values.get("load.paced", True)
+    late_s = values["load.patience_ns"] / 1e9 if "load.churn_share" in values else 0.0
+    late_s += BUFFERS * values["load.buffer_ns"] / 1e9 if gathers else 0.0
     there = seconds = 0.0
-    for users, is_met in walked(intensities, knee.windows, at):
-        seconds += 0.0 if users == there else max(0.0, users - there) * every_s + settle_s
-        seconds += window_s if is_met else window_s + drain_s
-        there = users if stays and is_met else 0.0
+    for users, is_met in walked(intensities, knee.windows, at, EXPLORING if gathers else DOUBLING):
+        if users != there:
+            seconds += max(0.0, users - there) * every_s + settle_s
+            seconds += _gathers_s(there, users, at, values) if gathers else 0.0
+        seconds += window_s if is_met else window_s + late_s
+        there = users if stays and is_met else users // 2 if stays and gathers else 0.0
     return seconds
+
+
+def _gathers_s(there: float, users: float, at: float, values: Mapping[str, Any]) -> float:
+    """How long it takes until as many have full buffers, of a service that could serve few more than ``at``: those who
+    come besides fill theirs with what the others leave of what it can deliver.
+    """
+    most = 1.1 * at
+    left = (most - min(users, at)) / (most - min(there, at))
+    filled_s = -math.log(left) * values["load.buffer_ns"] / 1e9
+    return steps(round(there), round(users)) * _LOOKS_S + filled_s
+
+
+_LOOKS_S = 0.3  # of a step: its look, what is ahead of it, and one more where they have not settled
 
 
 def make_plan(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from virtoll.record.knee import Ended, Part, Told
 
-_EXPLORING = 2.0  # how many times as much is asked for, as long as the objective is met
+DOUBLING = 2.0
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ def levels(least: float, most: float, precision: float, *, whole: bool, offset: 
     return tuple(reversed(found if found[-1] <= least else [*found, float(least)]))
 
 
-def search(intensities: Sequence[float], windows: int) -> Search:
-    """Find the knee among ``intensities`` (ascending): send in what each window told, until it returns.
+def search(intensities: Sequence[float], windows: int, exploring: float = DOUBLING) -> Search:
+    """Find the knee among ``intensities`` (ascending): send in what each window told, until it returns. ``exploring``: how
+    many times as much is asked for next, as long as the objective is met.
 
     One window each explores, or two; then ``windows`` (an odd number), of which most must agree, decide an intensity.
     """
-    at = max(0, (yield from _explored(intensities)) - 1)
+    at = max(0, (yield from _explored(intensities, exploring)) - 1)
     lower, upper, step, why = -1, len(intensities), 1, "not met"
     while True:
         told = yield from _decided(intensities[at], windows)
@@ -85,7 +86,7 @@ def search(intensities: Sequence[float], windows: int) -> Search:
         step *= 2
 
 
-def _explored(intensities: Sequence[float]) -> Generator[Asked, Told, int]:
+def _explored(intensities: Sequence[float], exploring: float) -> Generator[Asked, Told, int]:
     """The first that seems not to meet the objective; as many as there are, where none seems to. A miss is looked at
     again: a burst that comes alone would send the search far down.
     """
@@ -97,7 +98,7 @@ def _explored(intensities: Sequence[float]) -> Generator[Asked, Told, int]:
         else:
             upper = at
         if upper == len(intensities):
-            goal = intensities[at] * _EXPLORING
+            goal = intensities[at] * exploring
             at = next((n for n in range(at + 1, upper) if intensities[n] >= goal), upper - 1)
         else:
             at = (lower + upper) // 2
@@ -124,11 +125,13 @@ def _found(intensities: Sequence[float], lower: int, upper: int, why: str) -> Fo
     return Found("settled" if lower >= 0 else "below least", met, intensities[upper])
 
 
-def walked(intensities: Sequence[float], windows: int, knee: float) -> Iterator[tuple[float, bool]]:
+def walked(
+    intensities: Sequence[float], windows: int, knee: float, exploring: float = DOUBLING
+) -> Iterator[tuple[float, bool]]:
     """The windows of a search at a service that meets the objective up to ``knee`` and no further, in their order: the
     intensity of each, and whether it met it.
     """
-    asking = search(intensities, windows)
+    asking = search(intensities, windows, exploring)
     asked = next(asking)
     with suppress(StopIteration):
         while True:

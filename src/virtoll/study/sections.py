@@ -1,7 +1,8 @@
 """The sections of a study file: what each may set, and what the study starts from.
 
 A study of one service names it in [service], and its load in [load]. One that sets several beside each other has a
-[servers.NAME.service] and a [servers.NAME.load] for each, laid over what [service] and [load] say of all of them.
+[servers.NAME.service] and a [servers.NAME.load] for each, laid over what [service] and [load] say of all of them; where
+one alone is to be searched for its knee, it has a [servers.NAME.knee], too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from virtoll.study.values import Spec, is_name, specs_of
 Specs = dict[str, dict[str, Spec]]  # by section and key as written
 SERVERS = "servers"
 _OF_A_SERVER = ("service", "load")
+KNEE = "knee"  # which a server may have besides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,10 @@ def _names(reader: Reader, document: Mapping[str, Any]) -> list[str]:
             continue
         if not is_name(name):
             reader.fail(f"[{where}] has no name of lower-case letters, digits and hyphens", where)
-        reader.unknown(table, _OF_A_SERVER, where)
+        reader.unknown(table, (*_OF_A_SERVER, KNEE), where)
+        if not isinstance(table.get(KNEE, {}), dict):
+            reader.fail(f"[{where}] has a knee that is no table", where, KNEE, f"write [{where}.{KNEE}]")
+            continue
         names.append(name)
     if len(document[SERVERS]) < 2:
         reader.fail("[servers] sets several beside each other", SERVERS, "", "write [service] and [load] for one")
@@ -82,6 +87,9 @@ def _server(reader: Reader, document: Mapping[str, Any], name: str) -> tuple[Spe
             return {}, None
         specs[section] = specs_of(section, cls)
         base |= _values(reader, document.get(section, {}), own[section], where, specs[section])
+    if KNEE in own:
+        of_search = specs_of(KNEE, catalogue.sections[KNEE])
+        base |= _values(reader, document.get(KNEE, {}), own[KNEE], f"{SERVERS}.{name}.{KNEE}", of_search)
     service = catalogue.services[own["service"]["name"]]
     if service.needs is not None:
         what = f"service {own['service']['name']!r} needs an origin, and a study of [servers] has none"

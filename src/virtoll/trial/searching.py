@@ -69,7 +69,7 @@ class KneeSearch:
         self._most_served = math.inf if most_served is None or not whole else max(settings.least, most_served)
         most = min(settings.most, self._most_here, self._most_served)
         intensities = levels(settings.least, most, settings.precision_share, whole=whole, offset=offset)
-        self._search = search(intensities, settings.windows)
+        self._search = search(intensities, settings.windows, load.intensity.explored_by)
         self._measurements: list[Measurement] = []
         self._steps: list[record.Step] = []
         self._found: Found | None = None
@@ -90,7 +90,7 @@ class KneeSearch:
         measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
         step = self._judged(self.asked, measurement, disturbed)
         if step.told != "met":
-            session.rest()  # what an overload left of a crowd would be told of the next window
+            session.recover()  # what an overload left of a crowd would be told of the next window
         self._measurements.append(measurement)
         self._steps.append(step)
         try:

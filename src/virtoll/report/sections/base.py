@@ -7,7 +7,7 @@ It says whether it applies to a run; the page, the files and the terminal iterat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,10 +59,15 @@ class Section(ABC):
 
 
 def applying(findings: Findings) -> list[Section]:
-    """The sections that apply to a run, by rank."""
+    """The sections that apply to a run, or to one of its servers, by rank."""
     classes: Sequence[type[Section]] = list(registered_sections().classes.values())
     made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
-    return [section for section in made if section.applies(findings)]
+    return [section for section in made if any(section.applies(each) for each in _whose(section, findings).values())]
+
+
+def _whose(section: Section, findings: Findings) -> Mapping[str, Findings]:
+    """What a section speaks of: each server by its name, or the run."""
+    return findings.servers if section.of_each_server and findings.servers else {"": findings}
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,12 @@ class Said:
 
 def speaking(findings: Findings) -> list[Said]:
     """What a report is made of, in its order."""
-    said = []
-    for section in applying(findings):
-        if section.of_each_server and findings.servers:
-            said += [Said(section, each, name) for name, each in findings.servers.items()]
-        else:
-            said.append(Said(section, findings))
-    return said
+    return [
+        Said(section, each, name)
+        for section in applying(findings)
+        for name, each in _whose(section, findings).items()
+        if section.applies(each)
+    ]
 
 
 def left_out() -> list[str]:

@@ -59,7 +59,7 @@ def _along(findings: Findings) -> Along:
 
 
 def _whose(findings: Findings) -> Mapping[str, Findings]:
-    return findings.servers or {"": findings}
+    return {name: each for name, each in findings.servers.items() if not each.is_search} or {"": findings}
 
 
 def _views(findings: Findings) -> list[View]:
