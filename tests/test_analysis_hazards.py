@@ -59,7 +59,7 @@ def test_the_words_of_a_made_up_study_are_those_of_the_product() -> None:
     truth = np.array([1.0, 1.0, 1.0, 0.95, 0.8])
     values = made(MACHINES["missing trials"], BLOCKS, 25, truth=truth)
     planned = [SimpleNamespace(arm=arm, condition={}) for arm in arms(truth)]
-    run = SimpleNamespace(plan=SimpleNamespace(trials=planned))
+    run = SimpleNamespace(plan=SimpleNamespace(trials=planned), objective=[], has_search=False)
     for study in values:
         matrix = Matrix(
             run=run,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Studies in which some servers alone are searched for their knee, and others are measured at levels: file to report."""
+"""Studies in which some servers alone are searched for their knee, and others stand at levels: file to report."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ from typing import Any
 import pytest
 
 from quiet import Quiet
+from virtoll.analysis.counterparts import matching
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE, SERVER_CPUS
 from virtoll.analysis.server import level_path
+from virtoll.analysis.sizing import Asked as Users
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
+from virtoll.report.asked import Asked, asked_differently
 from virtoll.report.both import Both as Compared
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import find
+from virtoll.report.page import _settings
+from virtoll.report.reservations import reservations
+from virtoll.report.running import RunningTable
+from virtoll.report.sizing import _planned, sizings
 from virtoll.run.execute import execute
 from virtoll.study import document
 from virtoll.study.file import read_study
+from virtoll.study.interleaved import _alone
 from virtoll.study.model import Knee, Study, settings_of
 from virtoll.study.plan import conditions, deployment_seconds, deployments, make_plan
 from virtoll.trial.notes import Course, Notes
@@ -139,7 +147,8 @@ def test_the_plan_knows_how_long_the_search_takes() -> None:
     study = study_of()
     told = {str(each.condition): deployment_seconds(study, each, 1.0) for each in deployments(study, _arms(study))}
     assert min(told.items(), key=lambda item: -item[1])[0] == str({"server": "most"})
-    assert told[str({"server": "level", "load.rate_per_s": 50.0})] == pytest.approx(4.0)  # a warm-up of 1 s, and 1 s of the platform
+    at_a_level = told[str({"server": "level", "load.rate_per_s": 50.0})]
+    assert at_a_level == pytest.approx(4.0), "its warm-up of 1 s, its window of 2 s, and 1 s of the platform"
 
 
 def _arms(study: Study) -> list[Any]:
@@ -154,8 +163,16 @@ def _arms(study: Study) -> list[Any]:
         ("least = 100\n", 'least = "many"\n', "least: 'many' is not a number"),
         ('window = "1 s"', 'windw = "1 s"', "unknown key 'windw'; did you mean 'window'?"),
         ('name = "http"\n[servers.most.knee]\n', 'name = "http"\n[servers.most]\nknee = 3\n[servers.x]\n', "no table"),
-        ('"load.rate" = ["50 /s", "500 /s"]', '"knee.windows" = [3, 5]', "has servers of which it searches for no knee"),
-        ('"load.rate" = ["50 /s", "500 /s"]', '"load.time_limit" = ["1 s", "2 s"]', "the windows of a search are as [knee] says"),
+        (
+            '"load.rate" = ["50 /s", "500 /s"]',
+            '"knee.windows" = [3, 5]',
+            "has servers of which it searches for no knee",
+        ),
+        (
+            '"load.rate" = ["50 /s", "500 /s"]',
+            '"load.time_limit" = ["1 s", "2 s"]',
+            "the windows of a search are as [knee] says",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(old: str, new: str, told: str) -> None:
@@ -166,8 +183,12 @@ def test_what_is_wrong_is_told(old: str, new: str, told: str) -> None:
 
 
 def test_a_factor_of_the_search_is_one_where_all_are_searched() -> None:
-    other = '[servers.level.knee]\nobjective = ["latency_p99 < 20 ms"]\nleast = 100\nmost = 1000\n\n[servers.most.service]'
-    text = TEXT.replace("[servers.most.service]", other, 1).replace('"load.rate" = ["50 /s", "500 /s"]', '"knee.windows" = [3, 5]')
+    other = (
+        '[servers.level.knee]\nobjective = ["latency_p99 < 20 ms"]\nleast = 100\nmost = 1000\n\n[servers.most.service]'
+    )
+    text = TEXT.replace("[servers.most.service]", other, 1).replace(
+        '"load.rate" = ["50 /s", "500 /s"]', '"knee.windows" = [3, 5]'
+    )
     assert [treatment.knee.windows for treatment in treatments(study_of(text)) if treatment.knee] == [3, 5, 3, 5]
     with pytest.raises(StudyError, match="asks for it itself"):
         study_of(text.replace('"knee.windows" = [3, 5]', '"load.rate" = ["50 /s", "500 /s"]'))
@@ -217,7 +238,9 @@ def test_the_report_has_a_knee_of_one_and_curves_of_the_other(tmp_path: Path) ->
 
 def test_a_knee_that_is_a_bound_bars_no_ratio_of_the_others(tmp_path: Path) -> None:
     """What was used at knees goes with the knees (`metrics.barring`), and what was used at levels does not."""
-    directory = run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25}), TEXT.replace("most = 100000", "most = 1000"))
+    directory = run(
+        tmp_path / "run", Both({"native": 1.0, "docker": 1.25}), TEXT.replace("most = 100000", "most = 1000")
+    )
     findings = find(directory.path)
     (docker,) = findings.treatments
     barred, total = (each.tolls("cpu_s_per_1000").total(docker) for each in (findings.servers["most"], findings))
@@ -230,7 +253,9 @@ def test_a_knee_that_is_a_bound_bars_no_ratio_of_the_others(tmp_path: Path) -> N
 
 
 def test_two_runs_are_compared_by_their_knees_too(tmp_path: Path) -> None:
-    runs = [find(run(tmp_path / str(n), Both({"native": 1.0, "docker": toll})).path) for n, toll in ((1, 1.25), (2, 1.6))]
+    runs = [
+        find(run(tmp_path / str(n), Both({"native": 1.0, "docker": toll})).path) for n, toll in ((1, 1.25), (2, 1.6))
+    ]
     both = Compared(*runs)
     metrics = {metric.name: metric for metric in both.metrics(())}
     assert KNEE in metrics
@@ -238,3 +263,68 @@ def test_two_runs_are_compared_by_their_knees_too(tmp_path: Path) -> None:
     assert row.conditions == 1
     assert row.before.summary is not None
     assert row.after.summary is not None
+
+
+def test_the_table_of_a_run_mixes_no_knees_with_rates(tmp_path: Path) -> None:
+    directory = run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25}))
+    records = read_run(directory.path).records
+    rates = [record for record in records if record.trial.condition["server"] == "level"]
+    for ordered in (records, records[::-1]):
+        told = {row.arm.label: (row.value, row.against_native) for row in RunningTable(ordered).rows()}
+        alone = {row.arm.label: (row.value, row.against_native) for row in RunningTable(rates).rows()}
+        assert told == alone
+        assert alone["docker+routed"][0] is not None
+    knees = [record for record in records if record not in rates]
+    assert all(row.value is not None for row in RunningTable(knees).rows())
+
+
+def test_claims_take_no_knee_for_a_level(tmp_path: Path) -> None:
+    """What was used at each arm's own knee is no mean with what was at the same level."""
+    matrix = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path).matrix
+    assert [each.get("server") for each in matching(matrix, "cpu_s_per_1000", {}, {})] == ["level", "level"]
+    assert [each.get("server") for each in matching(matrix, KNEE, {}, {})] == ["level", "level", "most"]
+
+
+def test_its_levels_are_those_that_some_are_measured_at(tmp_path: Path) -> None:
+    findings = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path)
+    assert findings.matrix.levels("load.rate_per_s") == [50.0, 500.0]
+    assert "not known" not in dict(_settings(findings))["load.rate_per_s"]
+    assert not [sentence for sentence in reservations(findings) if "was not steady" in sentence]
+    metric = findings.matrix.metrics["cpu_s_per_1000"]
+    assert metric.censoring.startswith("is at a knee that is a bound or is ")
+
+
+def test_a_server_that_was_searched_is_asked_another_thing(tmp_path: Path) -> None:
+    """Before it had a knee of its own it was measured like the others."""
+    plain = re.sub(r"\[servers\.most\.knee\]\n(.+\n){4}", "", TEXT)
+    before, after = (
+        find(run(tmp_path / name, Both({"native": 1.0, "docker": 1.25}), text).path)
+        for name, text in (("before", plain), ("after", TEXT))
+    )
+    assert any("servers" in told for told in asked_differently(Asked.of(before), Asked.of(after)))
+
+
+def test_where_all_have_a_knee_of_their_own_the_run_is_a_search(tmp_path: Path) -> None:
+    other = '[servers.level.knee]\nobjective = ["latency_p99 < 20 ms"]\nleast = 100\nmost = 100000\n\n'
+    text = TEXT.replace("[servers.most.service]", f"{other}[servers.most.service]", 1)
+    text = text.replace('[factors]\n"load.rate" = ["50 /s", "500 /s"]\n', "")
+    findings = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25}), text).path)
+    assert findings.is_search
+    assert findings.headline.name == KNEE
+    assert len(findings.compared) == 2
+    assert not findings.matrix.searched
+
+
+def test_a_plan_goes_by_the_knees_or_by_the_levels(tmp_path: Path) -> None:
+    findings = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path)
+    assert [name for name, _ in _planned(findings, [])] == ["most"]
+    assert [name for name, _ in _planned(findings, ["latency_p99 < 20 ms"])] == ["level"]
+    assert [plan.server for plan in sizings(findings, Users(1000, 0.3, 2, 2**33), [], None)] == ["most"]
+
+
+def test_a_fixed_level_stays_one_where_two_configurations_are_compared() -> None:
+    """Else a rule of levels would take the knee away."""
+    rule = '\n[[exclude]]\n"load.rate" = "50 /s"\nplatform = "docker"\n'
+    study = study_of(TEXT.replace('["50 /s", "500 /s"]', '["50 /s"]') + rule)
+    assert _alone(study).factors["load.rate_per_s"] == (50.0,)
+    assert conditions(_alone(study), "docker") == [{"server": "most"}]

@@ -146,7 +146,9 @@ def test_a_closed_loop_that_leaves_its_service_idle_is_told_to_be_no_capacity(tm
 def test_a_service_that_is_not_steady_within_its_trials_is_told(rates: tuple[int, ...], told: list[str]) -> None:
     windows = [Window(start_ns=n, duration_ns=10**9, work=rate) for n, rate in enumerate(rates)]
     trials = [SimpleNamespace(record=SimpleNamespace(measured=SimpleNamespace(windows=windows))) for _ in range(3)]
-    matrix = SimpleNamespace(conditions=[None], baseline=NATIVE, across=lambda *_: dict(enumerate(trials)))
+    matrix = SimpleNamespace(
+        conditions=[None], searched=frozenset(), baseline=NATIVE, across=lambda *_: dict(enumerate(trials))
+    )
     found = SimpleNamespace(is_load=True, is_search=False, loops=("closed",), matrix=matrix)
     said = _unsteady(cast(Any, found))
     assert [word for word in told if word in said[0]] == told if told else said == []

@@ -35,6 +35,7 @@ def searched(client: Client, load: Load, offer: Offer, least: int, most: int, *m
     search = KneeSearch(settings, load, client.cpus, "b01-t0001")
     with load.session(client, offer) as session:
         while search.asked is not None:
+            search.gather(session)
             search.measure(session)
     measured = search.measured()
     assert measured.knee is not None

@@ -130,16 +130,19 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, 
     assert line is None or where == f"both.toml:{line}"
 
 
-@pytest.mark.parametrize(("missing", "minutes"), [({"openvz", "xen-pv", "kvm"}, 16), ({"openvz", "xen-pv"}, 19)])
-def test_the_quick_study_of_streaming_takes_under_twenty_minutes(missing: set[str], minutes: int) -> None:
+@pytest.mark.parametrize(("missing", "minutes"), [({"openvz", "xen-pv", "kvm"}, 20), ({"openvz", "xen-pv"}, 22)])
+def test_the_quick_study_of_streaming_takes_about_twenty_minutes(missing: set[str], minutes: int) -> None:
     """By the estimate, where there is KVM and where not; and it leaves none of what is asked of it out."""
     text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")
     quick = read_study(text, "streaming.toml", catalogue(), quick=True)
     arms = [entry.arm for entry in quick.arms if entry.arm.platform not in missing]
     assert {"native", "docker", "lxc", "uml", "qemu-tcg"} <= {arm.platform for arm in arms}
-    assert set(quick.servers) == {"nginx-rtmp", "red5", "gst-rtsp", "vlc", "http", "hls"}
+    searched = {"nginx-rtmp-knee", "http-knee"}
+    assert set(quick.servers) == {"nginx-rtmp", "red5", "gst-rtsp", "vlc", "http", "hls", *searched}
     plan = make_plan(quick, arms, {name: each.expected_overhead_s for name, each in platforms().items()})
-    assert plan.blocks == 3
+    asked = {trial.arm.platform for trial in plan.trials if trial.condition["server"] in searched}
+    assert asked == {"native", "docker", "lxc"}
+    assert plan.blocks == 2
     assert plan.estimate_s < minutes * 60
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, Summary, mean_of_known
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import TrialMetrics
+from virtoll.analysis.metrics import KNEE, TrialMetrics
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
@@ -76,7 +76,8 @@ def matching(matrix: Matrix, metric: str, setting: Mapping[str, Any], context: M
 def _measures(matrix: Matrix, condition: Condition, metric: str) -> bool:
     """Whether trials of this condition can have the metric."""
     known = matrix.metrics.get(metric)
-    return known is not None and condition.probe == known.probe
+    is_of_search = condition in matrix.searched  # each server at its own knee
+    return known is not None and condition.probe == known.probe and (metric == KNEE or not is_of_search)
 
 
 def title_of(matrix: Matrix, metric: str) -> str:

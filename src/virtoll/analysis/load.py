@@ -137,8 +137,14 @@ class Run:
 
     @cached_property
     def objective(self) -> list[str]:
-        """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty."""
-        objective = self.base.get("knee.objective")
+        """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty. Of several
+        servers that each have an objective of their own, the first's.
+        """
+        servers = dict.fromkeys(
+            trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition
+        )
+        own = [self.given({SERVER: server}).get("knee.objective") for server in servers]
+        objective = self.base.get("knee.objective") or (own[0] if own and all(own) else None)
         return [str(each) for each in objective] if isinstance(objective, list) else []
 
     def is_search(self, condition: Mapping[str, Any]) -> bool:
@@ -149,7 +155,9 @@ class Run:
     @cached_property
     def has_search(self) -> bool:
         """Whether it was under any."""
-        servers = {trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition}
+        servers = dict.fromkeys(
+            trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition
+        )
         return any(self.is_search({SERVER: server}) for server in servers)
 
     @property

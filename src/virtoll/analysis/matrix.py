@@ -83,8 +83,8 @@ class Matrix:
         return _varying(self.conditions_of(metric))
 
     def conditions_of(self, metric: str) -> tuple[Condition, ...]:
-        """The conditions in which a metric was planned: all, those whose load has it, those of a search or of no search,
-        or the cases of its probe that report it.
+        """The conditions in which a metric was planned: all, those whose load has it, those of a search or of no
+        search, or the cases of its probe that report it.
 
         A case of which nothing valid is known, or which lost too much on every arm, counts for its probe's headline, so
         that what is missing shows.
@@ -157,9 +157,12 @@ class Matrix:
         return found
 
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
-        """The levels of one factor (among a metric's conditions), ascending where they can be ordered."""
+        """The levels of one factor (among a metric's conditions), ascending where they can be ordered. Who is searched
+        for its knee is at none of the intensity's.
+        """
         among = self.conditions if metric is None else self.conditions_of(metric)
-        found = list(dict.fromkeys(condition.get(path) for condition in among))
+        asked = (condition for condition in among if condition not in self.searched or path in dict(condition.levels))
+        found = list(dict.fromkeys(condition.get(path) for condition in asked))
         return sorted(found) if all(isinstance(level, int | float) for level in found) else found
 
     def label(self, condition: Condition, metric: str | None = None) -> str:

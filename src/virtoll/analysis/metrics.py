@@ -304,15 +304,17 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     if any(intensity_of(trial.condition) for trial in run.plan.trials):
         common |= server_metrics()
     if run.has_search:  # of some servers
-        common = _of_search(common, measured)
+        common = _of_search(common, measured, " or ")
     return {**common, **own}
 
 
-def _of_search(common: dict[str, Metric], measured: Iterable[Measured]) -> dict[str, Metric]:
-    """What searches tell of besides, ahead of all."""
+def _of_search(common: dict[str, Metric], measured: Iterable[Measured], otherwise: str = "") -> dict[str, Metric]:
+    """What searches tell of besides, ahead of all. ``otherwise``: what is between the words of a knee and of others."""
     unit = next((each.knee.unit for each in measured if each.knee is not None), "")
     at_it = {
-        name: replace(each, censoring="is at a knee that is a bound") if name in AT_KNEE else each
+        name: replace(each, censoring=f"is at a knee that is a bound{otherwise}{each.censoring if otherwise else ''}")
+        if name in AT_KNEE
+        else each
         for name, each in common.items()
     }
     return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}

@@ -44,8 +44,8 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Intensity:
-    """What a load's intensity is counted in: "requests/s", or a ``whole`` number of "users"; and how many times as much a
-    search asks for next, as long as the objective is met.
+    """What a load's intensity is counted in: "requests/s", or a ``whole`` number of "users"; and how many times as much
+    a search asks for next, as long as the objective is met.
     """
 
     unit: str
@@ -78,6 +78,11 @@ class Session(ABC):
         which no number of requests in the settings cuts short; ``start_ns``: when it begins, by CLOCK_MONOTONIC of the
         client's host. None: as the settings say, and at once.
         TrialError when the generator itself fails; failed requests are data.
+        """
+
+    def gather(self, intensity: float) -> None:  # noqa: B027
+        """Have the users of the next window of a search be there, where they stay from one to the next: what comes
+        before it may take long, and what disturbs that is not told of the window.
         """
 
     def rest(self) -> None:  # noqa: B027

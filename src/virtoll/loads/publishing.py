@@ -106,7 +106,7 @@ def _with(measurement: Measurement, published: Published) -> Measurement:
     """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
     stall tell nothing of the service. It sends far more often than viewers look up: each is told by itself, or
     the one that keeps its times would hide the other. What it published, and how often it failed, is of all that was
-    driven, from the first join on.
+    driven: from the first join on, of a crowd that had gathered before from its window's order on.
     """
     window = measurement.window
     counts = {

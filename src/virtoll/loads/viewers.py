@@ -60,6 +60,11 @@ class ViewersLoad(ViewingLoad):
             return None
         return self.settings.file if self.settings.delivery == "progressive" else self.settings.clip
 
+    @property
+    def piece_ns(self) -> int:
+        """See `ViewingLoad.piece_ns`: a segment counts when all of it is there."""
+        return super().piece_ns if self.settings.delivery == "progressive" else self.settings.segment_ns
+
     def check(self, host: Host) -> list[Problem]:
         """See `ViewingLoad.check`; and that a manifest can hold the clip."""
         problems, settings = super().check(host), self.settings

@@ -50,9 +50,11 @@ from virtoll.record.model import (
     Quantity,
     Window,
 )
-from virtoll.study.gathering import EXPLORING, LOOK_NS, gather
+from virtoll.study.gathering import EXPLORING, gather
+from virtoll.study.search import DOUBLING
 from virtoll.units import within
 
+_REFILL_NS = 500_000_000  # rust/load/src/view/progressive.rs
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 AGE = MEDIA_AGE  # mean, of live media whose age was known when they came; nothing, where none was
 AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}
@@ -72,8 +74,8 @@ class ViewingSettings:
     begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
 
     Start-ups are of all joins, and each window has viewers of its own; but in a search ([knee]) who is there stays for
-    the next window, and start-ups are those of its ``churn``;
-    and so does in rotation who pauses (`ViewingLoad.pauses_over_ns`).
+    the next window, others come as fast as they are served (`study.gathering`), and start-ups are those of its
+    ``churn``; and so does in rotation who pauses (`ViewingLoad.pauses_over_ns`).
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -137,7 +139,7 @@ class ViewingLoad(Load):
     @property
     def intensity(self) -> Intensity:
         """Viewers, in either loop. The more too many they are, the longer those who stay take to be served again."""
-        return Intensity("viewers", whole=True, explored_by=EXPLORING)
+        return Intensity("viewers", whole=True, explored_by=EXPLORING if self.settings.paced else DOUBLING)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -176,6 +178,11 @@ class ViewingLoad(Load):
             what = "a player that reads less ahead than it begins with never begins"
             problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
         return problems
+
+    @property
+    def piece_ns(self) -> int:
+        """How much comes to a viewer at once, at the most: what was ahead at the most is told by so long a look."""
+        return min(_REFILL_NS, self.settings.buffer_ns // 4)
 
     @property
     def files_each(self) -> int:
@@ -245,9 +252,8 @@ class ViewingSession(Session):
         """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
         long as they need; where ``start_ns`` leaves no time for that, the generator says so.
 
-        Who was there in the window before stays. Where an intensity is asked for the crowd gathers as fast as it is
-        served, there is a churn, and start-ups are told of joins within the window alone; else of all. In rotation who
-        pauses does so after it.
+        Who was there in the window before stays. Where an intensity is asked for there is a churn, and start-ups are
+        told of joins within the window alone; else of all. In rotation who pauses does so after it.
         """
         settings = self.load.settings
         settings = replace(
@@ -258,7 +264,6 @@ class ViewingSession(Session):
         )
         if intensity is not None:
             self._leads_ns.clear()  # of a search no crowd pauses
-            self._gather(settings)
         measurement = self._drive(settings, start_ns, churns=intensity is not None)
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
@@ -281,21 +286,25 @@ class ViewingSession(Session):
         while self._standing:
             self._standing.pop().leave()
 
-    def _gather(self, settings: ViewingSettings) -> None:
-        """Have as many as are asked for be there, and have settled. Unpaced they read as fast as they can at all times."""
+    def gather(self, intensity: float) -> None:
+        """See `Session.gather`: as fast as they are served (`study.gathering`). Unpaced, viewers read as fast as they
+        can at all times.
+        """
+        settings, wanted = self.load.settings, round(intensity)
+        if not settings.paced:
+            return
 
-        def look(viewers: int, settle_ns: int) -> Mapping[str, Any]:
-            asked = replace(settings, viewers=viewers, settle_ns=settle_ns, time_limit_ns=LOOK_NS)
+        def look(viewers: int, length_ns: int) -> Mapping[str, Any]:
+            asked = replace(settings, viewers=viewers, settle_ns=0, time_limit_ns=length_ns)
             told: dict[str, Any] = self._told(lambda crowd: crowd.report(asked, None, anew=0))["window"]
             return told
 
-        if not settings.paced:
-            return
-        half = settings.viewers // 2
-        if self._starved and self._there > half > 0 and not gather(look, self._there, half, 0, settings.buffer_ns):
-            self.end()
+        piece_ns, half = self.load.piece_ns, wanted // 2
+        is_starved = bool(self._starved) and self._there > half
+        if is_starved and not (half and gather(look, self._there, half, piece_ns, settings.buffer_ns)):
+            self.end()  # nor does half of it recover
         self._starved.clear()
-        gather(look, self._there, settings.viewers, settings.settle_ns, settings.buffer_ns)
+        gather(look, self._there, wanted, max(settings.settle_ns, piece_ns), settings.buffer_ns)
 
     @property
     def _there(self) -> int:
@@ -344,9 +353,9 @@ class Crowd:
     ) -> dict[str, Any]:
         """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
 
-        ``anew``: so many leave within it and come anew, and start-ups are theirs; None: they are of all joins. Where the
-        crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and
-        where it is the one that it was, goes on for so long before it, one after another over ``over_ns``.
+        ``anew``: so many leave within it and come anew, and start-ups are theirs; None: they are of all joins. Where
+        the crowd is the one that it was, nothing has to settle. ``lead_ns``: it pauses after the window, and where it
+        is the one that it was, goes on for so long before it, one after another over ``over_ns``.
         """
         if settings.viewers == self.viewers:
             settings = replace(settings, settle_ns=lead_ns or 0)

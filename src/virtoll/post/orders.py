@@ -32,7 +32,7 @@ _MOST_BUCKETS = 200_000  # of a histogram: ten times what the native generator's
 # Of the machine, of a lab in it, and of a load's session in that.
 _OfMachine = Literal["look", "prepare", "clock", "end"]
 _OfLab = Literal["wire", "unwire", "losses", "exchange", "get", "received", "open"]
-_OfSession = Literal["warm_up", "lead_in", "lead_at_least", "lead_ns", "measure", "rest", "close"]
+_OfSession = Literal["warm_up", "lead_in", "lead_at_least", "lead_ns", "gather", "measure", "recover", "rest", "close"]
 Kind = _OfMachine | _OfLab | _OfSession
 
 

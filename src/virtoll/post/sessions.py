@@ -135,6 +135,14 @@ class FarSession(Session):
         found: int = self._ask("lead_ns", intensity=intensity).read(Count)
         return found
 
+    def gather(self, intensity: float) -> None:
+        """See `Session.gather`."""
+        self._ask("gather", intensity=intensity)
+
+    def recover(self) -> None:
+        """See `Session.recover`."""
+        self._ask("recover")
+
     def rest(self) -> None:
         """See `Session.rest`."""
         self._ask("rest")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from virtoll.analysis.advice import Candidate, Ranked, ranked
 from virtoll.analysis.carrying import of_searches
 from virtoll.analysis.conditions import Condition
-from virtoll.analysis.metrics import Metric
+from virtoll.analysis.metrics import OF_SEARCH, Metric
 from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
 from virtoll.analysis.ratios import Toll, TollTable
 from virtoll.errors import Problem, StudyError
@@ -153,11 +153,18 @@ def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Prob
         except AmbiguousError as error:
             problems.append(Problem(str(error), "--objective"))
             continue
+        told = _of_levels(told, parts)
         for name in _once_a_run(told, parts):
             found[name].append(told[name])
         if not told:
             problems.append(Problem(_why_unknown(text, parts), "--objective"))
     return found
+
+
+def _of_levels(told: dict[str, Objective], parts: Sequence[Part]) -> dict[str, Objective]:
+    """Without the searches, which tell of no level, where others can tell of what they cannot."""
+    silent = {p.name for p in parts if p.findings.is_search and p.name in told and told[p.name].metric not in OF_SEARCH}
+    return {name: one for name, one in told.items() if name not in silent} or told
 
 
 def _once_a_run(told: Mapping[str, Objective], parts: Sequence[Part]) -> list[str]:

@@ -156,8 +156,13 @@ def asked_differently(one: Asked, other: Asked) -> Iterator[str]:
 def _asked_for(value: Any) -> Any:
     """What of a study's key says what is measured: of its servers, which there are and who drives them."""
     if isinstance(value, Mapping):
-        return {name: [each.get(part) for part in ("service", "load")] for name, each in value.items()}
+        return {name: [each.get("service"), each.get("load"), *_searched(each)] for name, each in value.items()}
     return value
+
+
+def _searched(server: Mapping[str, Any]) -> list[str]:
+    """The objective of a server that alone is searched for its knee."""
+    return list(server.get("base", {}).get("knee.objective") or ())
 
 
 def configured(one: Asked, other: Asked, names: tuple[str, str] = ("A", "B")) -> Iterator[str]:

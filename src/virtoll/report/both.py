@@ -13,7 +13,7 @@ from virtoll.analysis.changes import Difference, Matched, Paired, Step, differs_
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Floats, Summary
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import Metric, told_apart
+from virtoll.analysis.metrics import KNEE, Metric, told_apart
 from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.errors import Problem, StudyError
@@ -175,7 +175,7 @@ class Both:
         side = self.sides[at]
         assert side.matrix.baseline is not None
         both = (arm.label, side.matrix.baseline.label)
-        met = {} if metric.is_a_loads_own else side.met
+        met = {} if metric.is_a_loads_own or metric.name == KNEE else side.met
         return next((label for label in both if label in met and not met[label]), "")
 
     def natives(self, metric: Metric, by_condition: bool) -> Iterator[Native]:

@@ -15,7 +15,7 @@ from typing import Any
 from virtoll.analysis.calibration import calibration
 from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.components import Components, components_of
-from virtoll.analysis.conditions import Condition
+from virtoll.analysis.conditions import Condition, each_condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Summary
 from virtoll.analysis.hosts import Apart, apart, by_host
@@ -199,8 +199,10 @@ class Findings:
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """The kinds of loop the load ran in: "closed", "open"."""
-        measured = (trial.record.measured for trial in self.matrix.trials)
+        """The kinds of loop the load ran in: "closed", "open"; of several servers, those that were not searched."""
+        searched = self.matrix.searched
+        under = zip(self.matrix.trials, each_condition(t.record.trial for t in self.matrix.trials), strict=True)
+        measured = (trial.record.measured for trial, condition in under if condition not in searched)
         return tuple(sorted({each.loop for each in measured if each is not None and each.loop is not None}))
 
     @cached_property
@@ -245,8 +247,9 @@ class Findings:
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""
         matrix = self.matrix
-        mine = [trial for (_, _, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
-        both = (list(matrix.cells.values()), mine if matrix.baseline else [])
+        told = {cell: trial for cell, trial in matrix.cells.items() if cell[3] not in matrix.searched}
+        mine = [trial for (_, _, label, _), trial in told.items() if matrix.is_baseline(label)]
+        both = (list(told.values()), mine if matrix.baseline else [])
         return all(2 * sum(metric in trial.values for trial in trials) > len(trials) for trials in both if trials)
 
     @cached_property

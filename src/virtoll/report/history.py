@@ -15,7 +15,7 @@ from typing import Any
 from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, can_find, change_points
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import Metric, Wanted, is_told_by_server, told_apart
+from virtoll.analysis.metrics import KNEE, Metric, Wanted, is_told_by_server, told_apart
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
 from virtoll.helpers import helpers, met_halfway
@@ -231,7 +231,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         for arm in arms:
             asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
             row = held.row(arm, None, asked)
-            if found.met and not (planned and found.met[arm.label]):
+            if found.met and metric.name != KNEE and not (planned and found.met[arm.label]):
                 missing[metric.name, arm.label] = IN_VAIN if planned else NO_LEVEL
             elif row.summary is None or row.barred:
                 missing[metric.name, arm.label] = of_barred(row, metric).words if row.barred else "not measured"

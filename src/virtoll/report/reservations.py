@@ -187,7 +187,8 @@ def _unsteady(findings: Findings) -> list[str]:
     """A service whose pace falls or rises from window to window is told at another point for each arm."""
     told = []
     is_one_load = findings.is_load and not findings.is_search  # a search asks for more and more
-    for condition in findings.matrix.conditions if is_one_load and findings.loops == ("closed",) else ():
+    under = (condition for condition in findings.matrix.conditions if condition not in findings.matrix.searched)
+    for condition in under if is_one_load and findings.loops == ("closed",) else ():
         change = _drifted(findings, condition)
         if change is None or change.n < 2 or abs(change.mean) - change.half_width() < math.log1p(STEADY):
             continue

@@ -13,7 +13,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
-from virtoll.record.model import Arm, TrialRecord
+from virtoll.record.model import Arm, Measured, TrialRecord
 
 # By block and group; of a trial that tells no pace there is none.
 _Logs = dict[tuple[int, int, Condition], float]
@@ -57,6 +57,7 @@ class RunningTable:
         self._spoilt: Counter[str] = Counter()
         self._barred: set[str] = set()  # arms of which a search ended at a bound, or a trial served nothing
         self._rows: dict[str, RunningRow] = {}  # those that still hold
+        self._has_rates = False  # a trial that searched for no knee was seen
         for record in records:
             self.add(record)
 
@@ -73,12 +74,26 @@ class RunningTable:
             return
         self._valid[label] += 1
         measured = record.measured
-        if measured is None or not measured.is_load or (measured.loop == "open" and measured.knee is None):
+        if measured is None or not measured.is_load or self._is_aside(measured):
             return
         if measured.pace is not None:
             mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(measured.pace)
         elif measured.knee is not None or measured.served_nothing:
             self._barred.add(label)
+
+    def _is_aside(self, measured: Measured) -> bool:
+        """Whether its figure is none of this table's: in open loop there is none, and where some servers alone are
+        searched for their knee those knees are in no mean with the others' rates.
+        """
+        if measured.knee is not None:
+            return self._has_rates
+        if not self._has_rates:
+            self._has_rates = True
+            self._barred.clear()
+            self._rows.clear()
+            for logs in self._logs.values():
+                logs.clear()
+        return measured.loop == "open"
 
     def rows(self) -> list[RunningRow]:
         """A row for every arm seen, baseline first, then in order of first appearance."""

@@ -66,8 +66,18 @@ def sizings(
     if len(set(found.matrix.hosts)) > 1:
         what = "several hosts measured it, and how many users one carries is told for one kind of host only"
         raise StudyError([Problem(what, str(found.run.directory), "plan by a run of the host that you would buy")])
-    parts = list(found.servers.items()) or [("", found)]
+    parts = _planned(found, objectives)
     return [replace(_of(name, part, asked, objectives, price, packed=packed), density=packed) for name, part in parts]
+
+
+def _planned(found: Findings, objectives: Sequence[str]) -> list[tuple[str, Findings]]:
+    """The run, or its servers: where some were searched for their knee these, which have their objective; or the
+    others, where one is named.
+    """
+    parts = list(found.servers.items()) or [("", found)]
+    searched = [(name, part) for name, part in parts if part.is_search]
+    others = [(name, part) for name, part in parts if not part.is_search]
+    return (others if objectives else searched) if searched and others else parts
 
 
 def _of(

@@ -214,6 +214,8 @@ class Post:
             "lead_in": lambda: session.lead_in(order.duration_ns or 0),
             "lead_at_least": lambda: session.lead_at_least(order.duration_ns or 0),
             "lead_ns": lambda: session.lead_ns if order.intensity is None else session.lead_ns_at(order.intensity),
+            "gather": lambda: session.gather(order.intensity or 0.0),
+            "recover": session.recover,
             "rest": session.rest,
         }
         return asked[order.kind](), b""

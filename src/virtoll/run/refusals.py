@@ -31,6 +31,7 @@ from virtoll.run.groups import Room as Memory
 from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import conditions, explaining_condition, search_windows
+from virtoll.study.search import DOUBLING
 from virtoll.study.values import nearest
 from virtoll.trial.treatment import Driven, Treatment, make_probe, services_by_configuration, treatment_of
 from virtoll.units import format_duration
@@ -274,7 +275,8 @@ def _turn_seconds(treatment: Treatment, arms: int) -> float:
         lead_in_ns = treatment.work.load.lead_in_ns(lead_in_ns, intensity)
     if knee is None:
         return arms * rotation.rounds * (lead_in_ns + rotation.window_ns) / 1e9
-    return arms * search_windows(knee) * (lead_in_ns + knee.window_ns) / 1e9
+    exploring = treatment.work.load.intensity.explored_by if isinstance(treatment.work, Driven) else DOUBLING
+    return arms * search_windows(knee, exploring) * (lead_in_ns + knee.window_ns) / 1e9
 
 
 def of_memory(study: Study, arms: Sequence[Arm], room: Memory, file: str) -> dict[str, Problem]:

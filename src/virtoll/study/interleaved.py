@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtoll.errors import IncomparableError
-from virtoll.record.model import CONFIGURATION, LEVELS, SERVER, Arm
+from virtoll.record.model import CONFIGURATION, INTENSITIES, LEVELS, SERVER, Arm
 from virtoll.study.model import Configuration, Study, StudyArm
 from virtoll.study.plan import conditions
 
@@ -76,7 +76,10 @@ def _alone(study: Study) -> Study:
     quick variants have them, is a value as any other, and a rule of exclusion that it settles is none.
     """
     own = () if study.is_served else tuple(case for case in study.programme if not case.instrument)
-    fixed = {path: levels[0] for path, levels in study.factors.items() if len(levels) == 1 and path != SERVER}
+    # Under an intensity stand those servers alone that are not searched for their knee.
+    searched = any(server.base.get("knee.objective") for server in study.servers.values())
+    kept = (SERVER, *(INTENSITIES if searched else ()))
+    fixed = {path: levels[0] for path, levels in study.factors.items() if len(levels) == 1 and path not in kept}
     rules = [rule for rule in study.exclude if all(fixed[path] in rule[path] for path in fixed.keys() & rule.keys())]
     servers = {  # whose own values would hold instead
         name: dataclasses.replace(server, base={p: v for p, v in server.base.items() if p not in fixed})

@@ -236,10 +236,10 @@ def _joins_ns(values: Mapping[str, Any]) -> float:
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
 
 
-def search_windows(knee: Knee) -> int:
-    """About how many windows a search takes."""
+def search_windows(knee: Knee, exploring: float = DOUBLING) -> int:
+    """About how many windows a search takes (`search.search`)."""
     intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=False)
-    return expected_windows(intensities, knee.windows)
+    return expected_windows(intensities, knee.windows, exploring)
 
 
 def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
@@ -279,7 +279,8 @@ def _crowds_seconds(knee: Knee, at: float, values: Mapping[str, Any], *, stays: 
             seconds += max(0.0, users - there) * every_s + settle_s
             seconds += _gathers_s(there, users, at, values) if gathers else 0.0
         seconds += window_s if is_met else window_s + late_s
-        there = users if stays and is_met else users // 2 if stays and gathers else 0.0
+        recovers = stays and gathers and not values.get("load.pause")
+        there = users if stays and is_met else users // 2 if recovers else 0.0
     return seconds
 
 
@@ -290,7 +291,8 @@ def _gathers_s(there: float, users: float, at: float, values: Mapping[str, Any])
     most = 1.1 * at
     left = (most - min(users, at)) / (most - min(there, at))
     filled_s = -math.log(left) * values["load.buffer_ns"] / 1e9
-    return steps(round(there), round(users)) * _LOOKS_S + filled_s
+    settles_s = float(values["load.settle_ns"]) / 1e9  # once more
+    return float(steps(round(there), round(users)) * _LOOKS_S + filled_s + settles_s)
 
 
 _LOOKS_S = 0.3  # of a step: its look, what is ahead of it, and one more where they have not settled

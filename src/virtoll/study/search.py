@@ -62,8 +62,8 @@ def levels(least: float, most: float, precision: float, *, whole: bool, offset: 
 
 
 def search(intensities: Sequence[float], windows: int, exploring: float = DOUBLING) -> Search:
-    """Find the knee among ``intensities`` (ascending): send in what each window told, until it returns. ``exploring``: how
-    many times as much is asked for next, as long as the objective is met.
+    """Find the knee among ``intensities`` (ascending): send in what each window told, until it returns. ``exploring``:
+    how many times as much is asked for next, as long as the objective is met.
 
     One window each explores, or two; then ``windows`` (an odd number), of which most must agree, decide an intensity.
     """
@@ -140,9 +140,9 @@ def walked(
             asked = asking.send("met" if is_met else "not met")
 
 
-def expected_windows(intensities: Sequence[float], windows: int) -> int:
+def expected_windows(intensities: Sequence[float], windows: int, exploring: float = DOUBLING) -> int:
     """About how many windows a search takes whose knee is not found before the last: for estimates."""
-    doublings = math.ceil(math.log2(intensities[-1] / intensities[0])) + 1
+    doublings = math.ceil(math.log(intensities[-1] / intensities[0], exploring)) + 1
     between = math.ceil(math.log2(max(1, len(intensities) / doublings)))
     return doublings + 2 + 2 * between + 2 * (windows // 2 + 1)
 

@@ -80,6 +80,11 @@ class KneeSearch:
         """The next window in words."""
         return "" if self.asked is None else f"window at {self.asked.intensity:,.6g} {self._load.intensity.unit}"
 
+    def gather(self, session: Session) -> None:
+        """Have the next window's users be there, where they stay."""
+        assert self.asked is not None
+        session.gather(self.asked.intensity)
+
     def measure(self, session: Session, disturbed: Callable[[Window, bool], str] = lambda *_: "") -> None:
         """The next window. ``disturbed``: what was in its way besides the generator, in words, or (True) was so since
         it was asked for, is asked where something is missed.
@@ -332,6 +337,7 @@ class SearchedService(DrivenService):
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
         notes.on_phase(self.search.words)
+        self.search.gather(self.session)
         with since_now(self.lab, self.instance) as since:
             self.search.measure(self.session, since.words)
         if self.rotation is not None or not self.goes_on:  # others' turns, or proofs, are next

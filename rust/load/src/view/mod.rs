@@ -214,6 +214,8 @@ fn in_turn(
         let allowed = sys::raise_open_files(descriptors(most));
         let allowed = allowed.map_err(|error| Failed::own_limit(&error))?;
         are_enough(order.viewers, descriptors(least), allowed)?;
+        // Of a crowd that only gathers no ages are told.
+        let clock = clock.filter(|_| order.anew != Some(0));
         if let Some(clock) = clock {
             clock.compare();
         }
