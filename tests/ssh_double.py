@@ -123,7 +123,9 @@ class Played:
 
     def becomes(self, what: str, text: str) -> None:
         """Its ``uid``, ``machine`` or ``df``; or it ``fails`` to let us in, or ``loses`` the agent's connection."""
-        (self.directory / what).write_text(text + "\n")
+        told = self.directory / f"{what}.new"
+        told.write_text(text + "\n")
+        told.replace(self.directory / what)  # whoever sees that it is there reads all of it
 
     def recovers(self, what: str) -> None:
         """It does no longer."""
