@@ -23,6 +23,7 @@ from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import PlannedTrial
 from virtoll.record.store import RunDirectory
+from virtoll.report import advice as advising
 from virtoll.report.answer import answer
 from virtoll.report.asked import Asked, asked_differently
 from virtoll.report.both import Both as Compared
@@ -328,3 +329,21 @@ def test_a_fixed_level_stays_one_where_two_configurations_are_compared() -> None
     study = study_of(TEXT.replace('["50 /s", "500 /s"]', '["50 /s"]') + rule)
     assert _alone(study).factors["load.rate_per_s"] == (50.0,)
     assert conditions(_alone(study), "docker") == [{"server": "most"}]
+
+
+def test_advice_by_an_objective_of_levels_goes_by_those_who_are_at_levels(tmp_path: Path) -> None:
+    """A search tells of no latency: what it does not know made nobody fit."""
+    runs = [find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path)]
+    problems: list[Any] = []
+    parts = [part for each in runs for part in advising._parts(each, "run", problems)]
+    found = advising._objectives(["latency_p99 < 1 s"], parts, problems)
+    assert {name: len(told) for name, told in found.items()} == {"run, level": 1, "run, most": 0}
+    found = advising._objectives(["knee > 1000 requests/s"], parts, problems)
+    assert {name: len(told) for name, told in found.items()} == {"run, level": 0, "run, most": 1}
+    assert problems == []
+
+
+def test_how_a_run_is_headed_goes_by_those_who_are_at_levels(tmp_path: Path) -> None:
+    findings = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path)
+    assert findings.loops == ("closed",), "the fake's searches are in open loop"
+    assert findings.headline.name == "rate_per_s"
