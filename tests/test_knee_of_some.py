@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from quiet import Quiet
 from virtoll.analysis.counterparts import matching
@@ -35,6 +37,7 @@ from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
 from virtoll.report.sizing import _planned, sizings
 from virtoll.run.execute import execute
+from virtoll.run.progress import LiveProgress
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.interleaved import _alone
@@ -347,3 +350,20 @@ def test_how_a_run_is_headed_goes_by_those_who_are_at_levels(tmp_path: Path) -> 
     findings = find(run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25})).path)
     assert findings.loops == ("closed",), "the fake's searches are in open loop"
     assert findings.headline.name == "rate_per_s"
+
+
+def test_the_table_of_a_run_is_headed_by_what_is_in_it(tmp_path: Path) -> None:
+    directory = run(tmp_path / "run", Both({"native": 1.0, "docker": 1.25}))
+    read = read_run(directory.path)
+    knees_first = sorted(read.records, key=lambda record: record.trial.condition["server"] == "level")
+    users = knees_first[0].measured
+    assert users is not None
+    assert users.knee is not None
+    of_users = users.model_copy(update={"knee": users.knee.model_copy(update={"unit": "users"})})
+    progress = LiveProgress(Console(file=io.StringIO(), width=200))
+    told = []
+    for measured in (of_users, knees_first[-1].measured, of_users):
+        assert measured is not None
+        progress._head(measured)
+        told.append(progress._unit)
+    assert told == ["users", "requests/s", "requests/s"]

@@ -140,10 +140,7 @@ class Run:
         """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty. Of several
         servers that each have an objective of their own, the first's.
         """
-        servers = dict.fromkeys(
-            trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition
-        )
-        own = [self.given({SERVER: server}).get("knee.objective") for server in servers]
+        own = self._objectives
         objective = self.base.get("knee.objective") or (own[0] if own and all(own) else None)
         return [str(each) for each in objective] if isinstance(objective, list) else []
 
@@ -155,10 +152,16 @@ class Run:
     @cached_property
     def has_search(self) -> bool:
         """Whether it was under any."""
-        servers = dict.fromkeys(
-            trial.condition.get(SERVER) for trial in self.plan.trials if PROBE not in trial.condition
-        )
-        return any(self.is_search({SERVER: server}) for server in servers)
+        return any(self._objectives)
+
+    @cached_property
+    def _objectives(self) -> list[Any]:
+        """Of each server that is planned, or of the one service, what its windows were to keep; None: its knee was not
+        searched for.
+        """
+        loaded = (trial.condition for trial in self.plan.trials if PROBE not in trial.condition)
+        servers = dict.fromkeys(condition.get(SERVER) for condition in loaded)
+        return [self.given({SERVER: server}).get("knee.objective") for server in servers]
 
     @property
     def programme(self) -> list[dict[str, Any]]:

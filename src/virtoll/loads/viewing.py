@@ -54,7 +54,7 @@ from virtoll.study.gathering import EXPLORING, gather
 from virtoll.study.search import DOUBLING
 from virtoll.units import within
 
-_REFILL_NS = 500_000_000  # rust/load/src/view/progressive.rs
+_REFILL_NS = 500_000_000  # as rust/load/src/view/player.rs has it
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 AGE = MEDIA_AGE  # mean, of live media whose age was known when they came; nothing, where none was
 AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}

@@ -220,7 +220,7 @@ class LiveProgress:
         self._unseen = 0  # trials that the rows do not hold yet
         self._ruled, self._expected = False, ""  # whether a rule may end it, and what is to be expected of it
         self._found: dict[str, str] = {}  # by arm, at the last look
-        self._unit, self._probing = "", False
+        self._unit, self._of_knees, self._probing = "", False, False
         self._drives = False  # a service, beside which no probe that explains it is in the table
         self.console = console or Console()
         self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
@@ -283,10 +283,16 @@ class LiveProgress:
             self._running.add(record)
             self._unseen += 1
             if record.measured is not None:
-                self._unit = self._unit or _unit(record.measured)
+                self._head(record.measured)
                 self._probing = self._probing or not record.measured.is_load
         if self._unseen * _ROWS_PART >= self.tally.done:
             self._refresh()
+
+    def _head(self, measured: Measured) -> None:
+        """What the table's figures are in: those of knees where there are no others (`RunningTable`)."""
+        is_knee = measured.knee is not None
+        if not self._unit or (self._of_knees and not is_knee):
+            self._unit, self._of_knees = _unit(measured), is_knee
 
     def _refresh(self) -> None:
         self._rows, self._unseen = self._running.rows(), 0

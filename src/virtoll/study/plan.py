@@ -270,8 +270,10 @@ def _crowds_seconds(knee: Knee, at: float, values: Mapping[str, Any], *, stays: 
     every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
     settle_s, window_s = values["load.settle_ns"] / 1e9, knee.window_ns / 1e9 + _OF_A_WINDOW_S
     intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=True)
-    gathers = "load.churn_share" in values and values.get("load.paced", True)
-    late_s = values["load.patience_ns"] / 1e9 if "load.churn_share" in values else 0.0
+    watches = "load.churn_share" in values
+    gathers = watches and values.get("load.paced", True)
+    recovers = stays and gathers and not values.get("load.pause")
+    late_s = values["load.patience_ns"] / 1e9 if watches else 0.0
     late_s += BUFFERS * values["load.buffer_ns"] / 1e9 if gathers else 0.0
     there = seconds = 0.0
     for users, is_met in walked(intensities, knee.windows, at, EXPLORING if gathers else DOUBLING):
@@ -279,7 +281,6 @@ def _crowds_seconds(knee: Knee, at: float, values: Mapping[str, Any], *, stays: 
             seconds += max(0.0, users - there) * every_s + settle_s
             seconds += _gathers_s(there, users, at, values) if gathers else 0.0
         seconds += window_s if is_met else window_s + late_s
-        recovers = stays and gathers and not values.get("load.pause")
         there = users if stays and is_met else users // 2 if recovers else 0.0
     return seconds
 

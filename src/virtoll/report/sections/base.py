@@ -60,9 +60,7 @@ class Section(ABC):
 
 def applying(findings: Findings) -> list[Section]:
     """The sections that apply to a run, or to one of its servers, by rank."""
-    classes: Sequence[type[Section]] = list(registered_sections().classes.values())
-    made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
-    return [section for section in made if any(section.applies(each) for each in _whose(section, findings).values())]
+    return list(dict.fromkeys(said.section for said in speaking(findings)))
 
 
 def _whose(section: Section, findings: Findings) -> Mapping[str, Findings]:
@@ -81,9 +79,11 @@ class Said:
 
 def speaking(findings: Findings) -> list[Said]:
     """What a report is made of, in its order."""
+    classes: Sequence[type[Section]] = list(registered_sections().classes.values())
+    made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
     return [
         Said(section, each, name)
-        for section in applying(findings)
+        for section in made
         for name, each in _whose(section, findings).items()
         if section.applies(each)
     ]
