@@ -92,6 +92,18 @@ def test_who_waits_at_all_times_is_not_waited_for() -> None:
     assert asked == [10, 20, 30, 40, 50, 60, 60, 60]
 
 
+def test_nor_is_who_waited_before_others_came() -> None:
+    """Of those who are there 3 % stall all along: more came all at once, as if they had not gathered."""
+    asked: list[int] = []
+
+    def look(viewers: int, _length_ns: int) -> Mapping[str, Any]:
+        asked.append(viewers)
+        return {"playing_ns": 97, "starting_ns": 0, "stalled_ns": 3, "gone_ns": 0, "fallen_ns": 0}
+
+    assert gather(look, 300, 375, 0, SECOND, now_ns=lambda: 0)
+    assert list(dict.fromkeys(asked)) == [300, 330, 363, 375]
+
+
 def test_a_crowd_that_is_there_is_looked_at_no_more() -> None:
     server = Server(delivers=100, there=40)
     assert server.gathers(40)

@@ -204,6 +204,14 @@ ON_DEMAND = (
     CLOSED.replace('"nginx"', '"gst-rtsp"').replace('"http"', '"rtsp-viewers"').replace("most = 4000", "most = 51")
 )
 ON_DEMAND = ON_DEMAND.replace("least = 100", "least = 20").replace("latency_p99", "latency_p90")
+APACHE = CLOSED.replace('name = "nginx"', 'name = "apache"')
+PROXY = CLOSED.replace('name = "nginx"', 'name = "squid"\n[origin]\nname = "nginx"')
+
+
+def of_pgbench(users: int) -> str:
+    """A study of so many clients, without a search."""
+    load = f'[service]\nname = "postgres"\n[load]\nname = "pgbench"\nusers = {users}\n'
+    return f'{TEXT.partition("[service]")[0]}{load}[[arms]]\nplatform = "native"\n'
 
 
 @pytest.mark.usefixtures("ready")
@@ -220,6 +228,12 @@ ON_DEMAND = ON_DEMAND.replace("least = 100", "least = 20").replace("latency_p99"
         (ON_DEMAND, "51 are to be connected at once, and by its settings gst-rtsp lets 50 in"),
         (ON_DEMAND.replace('name = "gst-rtsp"', 'name = "gst-rtsp"\nlive = true'), ""),
         (ON_DEMAND.replace('name = "rtsp-viewers"', 'name = "rtsp-viewers"\ntransport = "tcp"'), ""),
+        (APACHE.replace("least = 100\nmost = 4000", "least = 100\nmost = 129"), "by its settings apache lets 128 in"),
+        (APACHE.replace("most = 4000", "most = 128"), ""),
+        (PROXY.replace("most = 4000", "most = 1985"), "by its settings squid lets 1,984 in"),
+        (PROXY.replace("most = 4000", "most = 1984"), ""),
+        (of_pgbench(101), "101 are to be connected at once, and by its settings postgres lets 100 in"),
+        (of_pgbench(100), ""),
     ],
 )
 def test_a_services_own_settings_are_no_platforms_knee(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:

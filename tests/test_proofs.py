@@ -535,6 +535,22 @@ def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None
     assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "2.00 of 1 CPU used")
 
 
+@pytest.mark.parametrize(("busy", "told"), [(1.9, (False, "1.90 of 1 CPU used")), (1.08, (True, "1.08 of 1 CPU used"))])
+def test_what_was_asked_for_little_dilutes_no_proof_of_the_limit(
+    notes: Notes, busy: float, told: tuple[bool, str]
+) -> None:
+    """A search: nine windows of a few users, and one at the knee, at either end of which a quota's period was cut."""
+    still = ClockOffset(0, 0)
+    used_s = [0.2 * min(t_s, 9) + busy * max(0, t_s - 9) for t_s in range(11)]
+    rows = [(t_s * 10**9, "instance", "cpu.usage_ns", round(each * 10**9)) for t_s, each in enumerate(used_s)]
+    seen = Watched(rows, [], still, still, 10 * 10**9, 0, 0, {})
+    windows = [
+        window(t_s * 10**9, (t_s + 1) * 10**9).model_copy(update={"at": 9.0 if t_s == 9 else 1.0}) for t_s in range(10)
+    ]
+    proofs.of_cpu_limit(notes, instance(None), seen, windows)
+    assert outcome(notes) == told
+
+
 def test_a_lead_in_dilutes_no_proof_but_the_instances_own_that_is_known_whole() -> None:
     """15 s in which the measured load alone leads in, and 10 s in which all are at work."""
     still, end_ns = ClockOffset(0, 0), 25 * 10**9

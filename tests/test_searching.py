@@ -238,20 +238,24 @@ def test_connections_that_were_too_few_are_no_limit_of_the_service(connections: 
     assert {step.limit for step in knee.steps if step.told != "met"} == ({few} if connections == 1 else {""})
 
 
+@pytest.mark.parametrize("absent", [0, 9])
 @pytest.mark.parametrize(
     ("late_joins", "late_wakes", "told", "limit"),
     [
         (0, 0, "not met", ""),
-        (90, 0, "not met", ""),  # who joined late empties nobody's buffer
+        (90, 0, "not met", ""),  # who joined late empties nobody's buffer, whoever else is not there
         (0, 90, "generator", "90 of 100 times it read more than 10 ms late"),  # and was as late to ask for more
     ],
 )
-def test_whose_fault_it_is_that_buffers_fall(late_joins: int, late_wakes: int, told: str, limit: str) -> None:
+def test_whose_fault_it_is_that_buffers_fall(
+    late_joins: int, late_wakes: int, told: str, limit: str, absent: int
+) -> None:
     wakes = {WAKES: 100, WAKES_LATE: late_wakes}
+    also = (ALL_THERE,) if absent else ()
 
     def beyond(at: float) -> Measurement:
         joined = measured_at(at, FAST, late=late_joins).window.events["request"]
-        some = counting(at, {STANDING: 100, FALLEN_MS: 10_000, **wakes})
+        some = counting(at, {STANDING: 100, FALLEN_MS: 10_000, ABSENT: math.ceil(at * absent / 100), **wakes})
         return replace(some, window=some.window.model_copy(update={"events": {"request": joined}}))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -259,7 +263,7 @@ def test_whose_fault_it_is_that_buffers_fall(late_joins: int, late_wakes: int, t
         knee = searched(Scripted(beyond, lambda at: counting(at, wakes))).knee
     assert knee is not None
     assert {(step.told, *step.missed, step.limit) for step in knee.steps if step.told != "met"} == {
-        (told, BUFFERS_HELD, limit)
+        (told, *also, BUFFERS_HELD, limit)
     }
 
 

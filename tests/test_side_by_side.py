@@ -41,7 +41,7 @@ from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import conditions, deployment_seconds, deployments, make_plan, others
-from virtoll.trial.treatment import Driven, treatment_of, treatments
+from virtoll.trial.treatment import Driven, of_block, treatment_of, treatments
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -79,6 +79,20 @@ NOTHING = "no ratio: in 1 pair it is of a window in which nothing was served"
 
 def study_of(text: str = TEXT) -> Study:
     return read_study(text, "together.toml", catalogue())
+
+
+def test_what_servers_side_by_side_are_asked_for_is_drawn_for_each() -> None:
+    """By one schedule each request met one of the other server's, in each block and on each platform alike."""
+
+    def seeds(block: int) -> list[int]:
+        of_one = next(each for each in treatments(study_of()) if each.beside)
+        drawn = of_block(of_one, block)
+        loads = [drawn.work, *drawn.beside.values()]
+        return [each.load.settings.seed for each in loads if isinstance(each, Driven)]
+
+    assert seeds(1) == seeds(1)
+    assert len({*seeds(1), *seeds(2)}) == 4
+    assert max(seeds(2)) < 2**63
 
 
 def planned(study: Study, *, overhead_s: float = 1.0) -> float:

@@ -131,13 +131,18 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
     return problems
 
 
+_PLACES = ("viewers", "connections", "users")  # what a load calls those who are connected at once
+
+
 def _of_places(treatment: Treatment, file: str) -> list[Problem]:
-    """The same of viewers and connections. A search whose `most` is not written ends at what the service lets in."""
+    """The same of viewers, connections, and a program's users. A search whose `most` is not written ends at what the
+    service lets in.
+    """
     work, knee = treatment.work, treatment.knee
     if not isinstance(work, Driven) or (most := work.most_users) is None:
         return []
     load, where = work.load, "[load]"
-    users = getattr(load.settings, "viewers", getattr(load.settings, "connections", 0))
+    users = next((getattr(load.settings, key) for key in _PLACES if hasattr(load.settings, key)), 0)
     if knee is not None and load.intensity.whole:
         where, users = "[knee] most", round(knee.least if knee.most == Knee.most else knee.most)
     if users <= most:

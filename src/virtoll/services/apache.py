@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from virtoll.services import daemon
 from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer
@@ -29,6 +29,12 @@ class Apache(WebServer):
     name: ClassVar[str] = "apache"
     summary: ClassVar[str] = "Apache httpd (event MPM): a web server with threads and processes, static files"
     packages: ClassVar[tuple[str, ...]] = ("apache2-bin",)
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`: while all threads serve somebody it accepts nobody else, and those who are let in
+        stay (docs: httpd.apache.org, mod/event.html, AsyncRequestWorkerFactor).
+        """
+        return self.settings.workers * _THREADS
 
     def configuration(self) -> str:
         """apache2.conf."""

@@ -41,6 +41,10 @@ class PostgresServer(Service):
     Settings: ClassVar[type[PostgresSettings]] = PostgresSettings
     settings: PostgresSettings
 
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`: all are its superuser, for whom it keeps the last three of them."""
+        return self.settings.connections
+
     def start(self, instance: Instance, behind: Offer | None) -> Postgres:  # noqa: ARG002 - it stands alone
         """Start the cluster that Debian's package made."""
         instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port).encode())

@@ -21,6 +21,7 @@ _PERSISTENCE = {
     "every-second": "appendonly yes\nappendfsync everysec",
     "always": "appendonly yes\nappendfsync always",
 }
+_USERS = 10_000  # maxclients, as its authors ship it
 _KEPT = b"+OK\r\n$1\r\n1\r\n:1\r\n"  # what it answers to SET, GET and DEL of one key
 
 
@@ -41,6 +42,10 @@ class RedisServer(Service):
     offered: ClassVar[tuple[type[Offer], ...]] = (Redis,)
     Settings: ClassVar[type[RedisSettings]] = RedisSettings
     settings: RedisSettings
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`."""
+        return _USERS
 
     def start(self, instance: Instance, behind: Offer | None) -> Redis:  # noqa: ARG002 - it stands alone
         """Start it, empty."""

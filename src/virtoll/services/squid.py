@@ -20,6 +20,9 @@ _CONFIGURATION = f"{daemon.DIRECTORY}/squid.conf"
 
 # An object is stored with its header, so one just below the limit may or may not fit.
 _HEADER_BYTES = 2048
+# Open files: each user's connection and, of what is not in the cache, one to the origin. It accepts nobody while fewer
+# than a hundred are left (RESERVED_FD), and has a few of its own.
+_DESCRIPTORS, _ITS_OWN = 4096, 128
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Squid(Service):
     needs: ClassVar[type[Offer] | None] = Http
     Settings: ClassVar[type[SquidSettings]] = SquidSettings
     settings: SquidSettings
+
+    def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
+        """See `Service.most_users`."""
+        return (_DESCRIPTORS - _ITS_OWN) // 2
 
     def problems(self, origin: Service | None) -> list[Problem]:
         """An origin that it cannot ask."""
@@ -112,7 +119,7 @@ def configuration(settings: SquidSettings, port: int, behind: Offer) -> str:
         f"cache_mem {settings.cache_memory_bytes} bytes",
         f"maximum_object_size {settings.maximum_object_bytes} bytes",
         f"maximum_object_size_in_memory {settings.maximum_object_bytes} bytes",
-        "max_filedescriptors 4096",
+        f"max_filedescriptors {_DESCRIPTORS}",
         "",
         "# only the origin, by address",
         f"acl origin dst {behind.address}",

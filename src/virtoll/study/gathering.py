@@ -43,7 +43,7 @@ def gather(
     """
     if there == wanted:
         return True
-    waited = 0.0
+    waited = waiting(look(there, LOOK_NS)) if 0 < there < wanted else 0.0  # who stalls at all times is not waited for
     while there < wanted:
         there = min(wanted, there + max(_FEW, math.ceil(_AT_ONCE * there)))
         until_ns, bound = now_ns() + BUFFERS * buffer_ns, waited + _WAITING

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from virtoll.errors import AgentError, Problem, TrialError
@@ -70,6 +70,7 @@ _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 LATE_SHARE = 0.01  # of the times at which viewers were to read on; and of those at which a load was to send
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+_PERIOD_NS = 100_000_000
 WIRING = "the wiring lost nothing"
 SETTLING_NS = 50 * 10**6  # of a service when its users have gone
 IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
@@ -441,7 +442,8 @@ def of_cpu_limit(
     notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = (), source: str = "instance"
 ) -> None:
     """All of the instance (helpers too, but one that is `NOT_BOOKED`) stayed within its CPUs: what the host booked in
-    the load's windows, or while it was watched.
+    the load's windows, or while it was watched; at each intensity by itself, for one of many that asked for little
+    would hide what one took that asked for much.
     """
     name = "the CPU limit held"
     if is_elsewhere(instance):
@@ -453,11 +455,22 @@ def of_cpu_limit(
     used = cpus_used(watched, source, windows)
     if isinstance(used, str):
         notes.check(name, None, used)
-    else:
-        held = used <= instance.limits.vcpus * CPU_TOLERANCE
-        helper = instance.facts.get(NOT_BOOKED)
-        without = f", without {helper}, which stands beside it" if helper else ""
-        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
+        return
+    share, used = max([(used / CPU_TOLERANCE, used), *_at_each(watched, source, windows)])
+    helper = instance.facts.get(NOT_BOOKED)
+    without = f", without {helper}, which stands beside it" if helper else ""
+    notes.check(name, share <= instance.limits.vcpus, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
+
+
+def _at_each(watched: Watched, source: str, windows: Sequence[Window]) -> Iterator[tuple[float, float]]:
+    """The CPUs that were used at each intensity where that was known, less what may come of the quota's periods that
+    its windows cut; and as they were."""
+    for at in dict.fromkeys(window.at for window in windows if window.at is not None):
+        own = [window for window in windows if window.at == at]
+        used = cpus_used(watched, source, own)
+        if not isinstance(used, str):
+            cut = len(own) * _PERIOD_NS / sum(window.duration_ns for window in own)
+            yield used / max(CPU_TOLERANCE, 1 + cut), used
 
 
 IDLE = "it was idle while others were measured"

@@ -125,7 +125,7 @@ class KneeSearch:
             limit = browsers or lacking(window, self._load)
         elif disturbance := beside_others(texts, self._objectives, partial(disturbed, window)):
             limit = disturbance
-        elif texts == [BUFFERS_HELD]:  # which nobody empties by joining late
+        elif BUFFERS_HELD in texts:  # which nobody empties by joining late, whatever else that explains
             limit = overrun(window, self._load, self._cpus) or proofs.read_too_late(window)
         else:
             limit = in_the_way(window, self._load, self._cpus, bad, values)

@@ -111,18 +111,21 @@ def of_block(treatment: Treatment, block: int) -> Treatment:
     chance, and what is absolute holds it in its interval, where one schedule for all blocks would have been its luck.
     """
 
-    def drawn(driven: Driven) -> Driven:
+    def drawn(driven: Driven, place: int = 0) -> Driven:
         settings = driven.load.settings
         if not isinstance(seed := getattr(settings, "seed", None), int):  # a program's own is a command
             return driven
-        return replace(driven, load=type(driven.load)(replace(settings, seed=seed + block * _BLOCKS_SEEDS)))
+        seed = (seed + block * _BLOCKS_SEEDS + place * _PLACES_SEEDS) % 2**63
+        return replace(driven, load=type(driven.load)(replace(settings, seed=seed)))
 
-    beside = {name: drawn(other) for name, other in treatment.beside.items()}
+    # By one schedule each of their requests would meet one of the others', in each block.
+    beside = {name: drawn(treatment.beside[name], place) for place, name in enumerate(sorted(treatment.beside), 1)}
     work = drawn(treatment.work) if isinstance(treatment.work, Driven) else treatment.work
     return replace(treatment, work=work, beside=beside)
 
 
 _BLOCKS_SEEDS = 2**40  # from one block's to the next's: beyond any number of windows, and of generators
+_PLACES_SEEDS = 2**57  # from one server's to the next's of those side by side: beyond any number of blocks
 
 
 def treatments(study: Study) -> list[Treatment]:
