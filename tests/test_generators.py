@@ -189,6 +189,15 @@ def test_they_warm_up_and_rest_together() -> None:
     assert doubles[0].asked[-1][3] == 250 * 10**6, "they are there"
 
 
+def test_who_warmed_up_for_no_time_is_not_there_yet() -> None:
+    """Its process was to start within 250 ms of the first window: on a busy machine it began too late in each trial."""
+    one, other = SessionDouble(), SessionDouble()
+    session = session_of(one, other, load=HttpLoad(replace(OPEN, warm_up_ns=0)))
+    session.warm_up()
+    session.measure()
+    assert one.asked == other.asked == [("warm-up", None), ("measure", None, None, 2 * 10**9)]
+
+
 def test_all_do_their_part_at_one_time() -> None:
     met = threading.Barrier(3, timeout=600)
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from virtoll.record.knee import Told
-from virtoll.study.search import Asked, Found, expected_windows, levels, most_windows, search, walked
+from virtoll.study.search import DOUBLING, Asked, Found, expected_windows, levels, search, walked
 
 Service = Callable[[float], Told]
 WIDE = levels(10, 100_000, 0.05, whole=False)
 
 
 def asking(
-    tell: Callable[[Asked], Told], intensities: Sequence[float] = WIDE, windows: int = 5
+    tell: Callable[[Asked], Told], intensities: Sequence[float] = WIDE, windows: int = 5, exploring: float = DOUBLING
 ) -> tuple[Found, list[Asked]]:
     """How a search ends, and the windows that it asked for."""
-    going, asked = search(intensities, windows), []
+    going, asked = search(intensities, windows, exploring), []
     at = next(going)
     try:
         while True:
@@ -161,27 +161,34 @@ def test_of_a_service_that_recovers_one_knee_is_told() -> None:
     assert any(found.lower <= knee < found.lower * 1.05 for knee in (100, 500))
 
 
+def most_windows(intensities: Sequence[float], windows: int, exploring: float) -> int:
+    """How many windows any search takes at the most, whatever they tell."""
+    halvings = math.ceil(math.log2(len(intensities) + 1))
+    explored = math.ceil(math.log(intensities[-1] / intensities[0], exploring)) + 1 + halvings
+    return 2 * explored + windows * (2 * halvings + 2)
+
+
 @given(
     answers=some.lists(some.sampled_from(["met", "not met", "generator"]), min_size=1, max_size=50),
     most=some.integers(1, 100_000),
-    windows=some.sampled_from([1, 3, 5, 9]),
+    asks=some.tuples(some.sampled_from([1, 3, 5, 9]), some.sampled_from([1.25, DOUBLING])),
     precision=some.floats(0.01, 0.5),
     whole=some.booleans(),
 )
 def test_it_ends_within_its_bounds_whatever_the_windows_tell(
-    answers: list[Told], most: int, windows: int, precision: float, whole: bool
+    answers: list[Told], most: int, asks: tuple[int, float], precision: float, whole: bool
 ) -> None:
     told = itertools.cycle(answers)
     intensities = levels(1, most, precision, whole=whole)
-    found, asked = searched(lambda _: next(told), intensities, windows)
-    assert len(asked) <= most_windows(intensities, windows)
+    found, asked = asking(lambda _: next(told), intensities, *asks)
+    assert len(asked) <= most_windows(intensities, *asks)
     assert {each.intensity for each in asked} <= set(intensities)
     if found.lower is not None and found.upper is not None:
         assert intensities.index(found.upper) == intensities.index(found.lower) + 1
     assert (found.ended == "settled") == (found.lower is not None and found.upper is not None)
     for bound, met in ((found.lower, True), (found.upper, False)):
         mine = [each for each in asked if each.part == "confirm" and each.intensity == bound]
-        assert bound is None or windows // 2 < len(mine) <= windows, met
+        assert bound is None or asks[0] // 2 < len(mine) <= asks[0], met
 
 
 # -- what it promises -------------------------------------------------------------------------------------

@@ -38,11 +38,14 @@ class SeveralSessions(Session):
     cpus: Sequence[frozenset[int]]  # those that each may use
     end_all: Callable[[], None]
     clock: Callable[[], int] = time.monotonic_ns
-    _are_there: bool = False  # once all of them have done something
+    _are_there: bool = False  # once all of them have asked for something
 
     def warm_up(self, duration_ns: int | None = None) -> float | None:
         """All of them at one time; their pace is that of all together, where each tells its own."""
-        return _together(self._each([partial(each.warm_up, duration_ns) for each in self.sessions]))
+        paces = self._each([partial(each.warm_up, duration_ns) for each in self.sessions])
+        # For no time at all, which is how long the load's own may be, nobody begins.
+        self._are_there |= (getattr(self.load.settings, "warm_up_ns", 0) if duration_ns is None else duration_ns) > 0
+        return _together(paces)
 
     def lead_in(self, duration_ns: int) -> None:
         """All of them at one time."""
@@ -64,7 +67,9 @@ class SeveralSessions(Session):
         ]
         loads = zip(self.load.divided(len(self.sessions)), self.cpus, parts, strict=True)
         usable = [each.usable_cpus(len(own), part) for each, own, part in loads]
-        return together(self.load, self._each(asked), self.cpus, intensity, usable)
+        measurements = self._each(asked)
+        self._are_there = True
+        return together(self.load, measurements, self.cpus, intensity, usable)
 
     def rest(self) -> None:
         """All of them."""
@@ -77,9 +82,7 @@ class SeveralSessions(Session):
         return max(each.lead_ns for each in self.sessions)
 
     def _each(self, asked: Sequence[Callable[[], T]]) -> list[T]:
-        done = _all_of(asked, self.end_all)
-        self._are_there = True
-        return done
+        return _all_of(asked, self.end_all)
 
 
 @contextmanager

@@ -145,10 +145,3 @@ def expected_windows(intensities: Sequence[float], windows: int, exploring: floa
     doublings = math.ceil(math.log(intensities[-1] / intensities[0], exploring)) + 1
     between = math.ceil(math.log2(max(1, len(intensities) / doublings)))
     return doublings + 2 + 2 * between + 2 * (windows // 2 + 1)
-
-
-def most_windows(intensities: Sequence[float], windows: int) -> int:
-    """How many windows any search takes at the most, whatever they tell."""
-    halvings = math.ceil(math.log2(len(intensities) + 1))
-    explored = math.ceil(math.log2(intensities[-1] / intensities[0])) + 1 + halvings
-    return 2 * explored + windows * (2 * halvings + 2)
