@@ -35,7 +35,7 @@ from virtoll.lab import losses
 from virtoll.lab.base import Uplink
 from virtoll.lab.posts import Stand
 from virtoll.loads.base import loads
-from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings
 from virtoll.offers import Http, JanusRoom, Port
 from virtoll.post import clocks, nics, orders, sessions
 from virtoll.post.clocks import Reading
@@ -488,6 +488,21 @@ def test_a_window_there_is_told_as_one_here(post: Direct, server: MisbehavingSer
     assert set(checks) == {CLOCK, OWN}
     assert len(facts["clock"]) == 2
     assert all(abs(each["ahead_ns"]) <= each["within_ns"] for each in facts["clock"]), "it is the same clock"
+
+
+def test_a_crowd_gathers_and_recovers_there(
+    post: Direct, server: MisbehavingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of a search would all come at once, and what an overload left of them be told of the next window."""
+    done: list[tuple[str, float]] = []
+    monkeypatch.setattr(HttpSession, "gather", lambda _session, intensity: done.append(("gather", intensity)))
+    monkeypatch.setattr(HttpSession, "recover", lambda _session: done.append(("recover", 0.0)))
+    with client_in(tmp_path, post).opened(HttpLoad(), server.offer) as session:
+        assert isinstance(session, FarSession)
+        session.gather(47.0)
+        session.recover()
+    assert done == [("gather", 47.0), ("recover", 0.0)]
+    assert post.asked[-3:] == ["gather", "recover", "close"]
 
 
 class Measuring:
