@@ -100,13 +100,15 @@ impl<'a> Worker<'a> {
         Ok(None)
     }
 
-    /// What becomes of a viewer by time alone; None: it watches.
+    /// What becomes of a viewer by time alone; None: it watches. It becomes so at its own time, and not when it is looked
+    /// at: what it did just before the end of a window is of that window.
     fn watch(&mut self, index: usize, now_ns: i64) -> Option<Turn> {
         let view = self.places[index].view.as_mut()?;
-        view.player.advance(now_ns, &mut self.tally.watched);
+        let at_ns = now_ns.min(view.player.changes_ns());
+        view.player.advance(at_ns, &mut self.tally.watched);
         match view.player.status() {
-            Status::Finished => Some(Turn::Left { at_ns: now_ns }),
-            Status::GaveUp => Some(Turn::Failed(Failure::Timeout)),
+            Status::Finished => Some(Turn::Left { at_ns }),
+            Status::GaveUp => Some(Turn::GaveUp { at_ns }),
             Status::Watching if now_ns >= view.leaves_ns => Some(Turn::Left {
                 at_ns: view.leaves_ns,
             }),

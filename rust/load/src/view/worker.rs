@@ -195,6 +195,10 @@ enum Turn {
     Left {
         at_ns: i64,
     },
+    /// Its patience was over, at this time.
+    GaveUp {
+        at_ns: i64,
+    },
     Failed(Failure),
 }
 
@@ -401,6 +405,9 @@ impl<'a> Worker<'a> {
                     return Ok(());
                 }
                 Some(Turn::Left { at_ns }) => return self.leave(index, at_ns, None),
+                Some(Turn::GaveUp { at_ns }) => {
+                    return self.leave(index, at_ns, Some(Failure::Timeout));
+                }
                 Some(Turn::Failed(failure)) => return self.leave(index, now_ns, Some(failure)),
             }
         }

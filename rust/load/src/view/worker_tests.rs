@@ -214,6 +214,51 @@ fn who_began_after_the_window_and_breaks_off_in_its_pause_is_of_no_window() {
     assert!(begun == 0 && broken.is_empty(), "{begun} {broken:?}");
 }
 
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// What is told of a viewer that joined at the window's begin, 8 s ago, and has its turn a second after its end. It played
+/// for a second, or not at all, and then nothing came for longer than its 5 s of patience.
+fn looked_at_after_the_window(has_begun: bool) -> Tally {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut spec = spec(listener.local_addr().unwrap());
+    spec.player.patience_ns = 5 * SECOND_NS;
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
+    sender.send(task(window_ns.0, window_ns)).unwrap();
+    worker.heed();
+    worker.begin_window(now_ns);
+    worker.on_timers(now_ns).unwrap(); // it connects, and asks
+    let view = worker.places[0].view.as_mut().unwrap();
+    view.player = Player::new(spec.rules(), window_ns.0);
+    if has_begun {
+        let watched = &mut worker.tally.watched;
+        view.player.media(window_ns.0, SECOND_NS, false, watched);
+        view.began_ns = Some(window_ns.0);
+    }
+    worker.turn(0).unwrap();
+    worker.end_window(now_ns);
+    std::mem::take(&mut worker.tally)
+}
+
+/// Its turn was told as its failure's time: it had waited for all of the window, and failed in none.
+#[test]
+fn who_gave_up_within_the_window_failed_in_it_however_late_that_is_noticed() {
+    for (has_begun, gone_ns) in [(true, SECOND_NS), (false, 2 * SECOND_NS)] {
+        let tally = looked_at_after_the_window(has_begun);
+        let failures = match has_begun {
+            true => &tally.broken,
+            false => &tally.not_started,
+        };
+        assert_eq!(failures.by_kind(), [("timeout".to_owned(), 1)].into());
+        assert_eq!(tally.under_way, 0, "nobody waited for it any more");
+        assert_eq!(tally.gone_ns, gone_ns);
+        let watched = &tally.watched;
+        let waited_ns = watched.starting_ns + watched.stalled_ns;
+        assert_eq!(waited_ns, 5 * SECOND_NS);
+    }
+}
+
 #[test]
 fn events_of_two_looks_are_one_to_a_connection() {
     let event = |events, u64| libc::epoll_event { events, u64 };
