@@ -1,5 +1,5 @@
 //! HLS and DASH: a manifest (playlists, or an MPD), and segments that are fetched whole and one after another, on one
-//! connection where the server keeps it. A segment counts as media when its last byte has come.
+//! connection where the server keeps it. A segment counts as media when its last byte has come; one without any is none.
 //!
 //! Paced, the next segment is asked for when it fits into the buffer; a long one, when what a player resumes with is
 //! left ahead. A live playlist (one without an end) is asked for anew before it is read again: a target duration after it
@@ -175,6 +175,7 @@ impl<'a> Segmented<'a> {
                 self.learn(playlist, now.ns)
             }
             Asked::Initialization => Ok(()),
+            Asked::Segment { .. } if answer.body_bytes == 0 => Err(Failure::Length),
             Asked::Segment { duration_ns } => {
                 now.count(|seen| seen.segments += 1);
                 self.tracks[self.track].got(duration_ns);

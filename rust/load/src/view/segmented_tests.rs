@@ -187,6 +187,19 @@ fn a_segment_counts_when_it_is_whole_and_must_be_the_right_one() {
     );
 }
 
+/// It played for as long as the playlist said, and nobody saw anything.
+#[test]
+fn a_segment_of_nothing_is_no_media() {
+    let mut stream = stream(Quality::Lowest);
+    stream.text = false;
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(0, 6, true));
+    watching.asks(0);
+    assert_eq!(watching.gets(0, b""), Err(Failure::Length));
+    assert_eq!(watching.player.got_ns(), 0);
+}
+
 #[test]
 fn live_slides_is_asked_for_anew_and_skips_what_is_gone() {
     let stream = stream(Quality::Lowest);

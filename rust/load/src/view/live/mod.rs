@@ -1,5 +1,5 @@
 //! Low-latency HLS, live (RFC 8216bis): parts of segments, which are fetched whole and one after another, on one
-//! connection. A part counts as media when its last byte has come and a playlist lists it.
+//! connection. A part counts as media when its last byte has come and a playlist lists it; one without any is none.
 //!
 //! Play begins where PART-HOLD-BACK says. At the live edge the part that is hinted at is asked for before it is there, and
 //! when it has come the playlist that must list it by then. Without a hint the playlist is asked for, to be held back until
@@ -191,13 +191,14 @@ impl<'a> LowLatency<'a> {
                 let playlist = self.library.borrow_mut().parsed(text, format)?;
                 self.learn(playlist, now)
             }
-            Asked::Piece(piece) => {
-                self.got(piece, now);
-                Ok(())
-            }
             Asked::Hinted(uri) if answer.lacks => {
                 now.count(|seen| seen.live.unkept += 1);
                 self.unkept = Some(uri);
+                Ok(())
+            }
+            Asked::Piece(_) | Asked::Hinted(_) if answer.body_bytes == 0 => Err(Failure::Length),
+            Asked::Piece(piece) => {
+                self.got(piece, now);
                 Ok(())
             }
             Asked::Hinted(uri) => {

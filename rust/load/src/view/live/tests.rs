@@ -372,6 +372,23 @@ fn what_is_listed_must_be_there_and_a_hint_is_right_or_missing() {
 }
 
 #[test]
+fn a_part_of_nothing_is_no_media_whether_it_was_listed_or_hinted_at() {
+    let source = Source {
+        text: false,
+        ..source(None)
+    };
+    let mut watching = Watching::new(&source);
+    watching.asks(0);
+    watching.gets_playlist(0, &ABLE.playlist(21));
+    assert_eq!(watching.asks(0), uri(18));
+    assert_eq!(watching.gets(0, b""), Err(Failure::Length));
+    let mut watching = Watching::new(&source);
+    watching.joins(ABLE, 0);
+    assert_eq!(watching.asks(0), uri(21), "what is hinted at");
+    assert_eq!(watching.gets(0, b""), Err(Failure::Length));
+}
+
+#[test]
 fn who_has_paused_goes_on_at_the_live_edge() {
     let source = source(Some(Clock::known(10 * SECOND + PART)));
     let mut watching = Watching::new(&source);
