@@ -29,7 +29,7 @@ pub struct Received {
     pub reordered: u64,
     /// So long after that they are told as lost: more than 128 numbers.
     pub late: u64,
-    /// Of another source, or of none that was asked for.
+    /// Of another source, or of none that was asked for, or no packets.
     pub strays: u64,
     /// Datagrams that this machine's kernel threw away, for its sockets were full.
     pub dropped: u64,

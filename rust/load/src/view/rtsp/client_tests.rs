@@ -439,6 +439,26 @@ fn what_others_send_is_stray() {
     );
 }
 
+/// Each of them ended the view, as an answer does that is none.
+#[test]
+fn a_datagram_that_is_no_packet_is_stray() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC);
+    let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12]].concat(); // STUN's (RFC 8489)
+    let others = [b"".to_vec(), vec![0; 4], binding];
+    for (number, other) in (0..).zip(&others) {
+        let packet = rtp(96, number, number * 3600, 7);
+        for (socket, datagram) in [(0, &packet), (0, other), (1, other)] {
+            let came = Came::just(watching.now_ns);
+            let told = watching.with(|viewer, now| viewer.datagram(socket, datagram, came, now));
+            assert_eq!(told, Ok(()), "{datagram:?}");
+        }
+    }
+    let rtp = &watching.seen.rtp;
+    assert_eq!((rtp.packets, rtp.strays), (3, 6));
+    assert_eq!(watching.player.got_ns(), 2 * FRAME_NS);
+}
+
 /// Its own end is no stall: that a server says nothing more is known only a while after the last that it said.
 #[test]
 fn the_silence_that_ends_a_film_is_no_stall_and_a_pause_before_its_end_is_one() {

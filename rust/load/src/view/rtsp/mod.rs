@@ -321,7 +321,15 @@ impl Protocol for Rtsp<'_> {
         came: Came,
         now: &mut Now,
     ) -> Result<(), Failure> {
-        self.packet(socket / 2, socket & 1 == 0, packet, came, now)
+        match self.packet(socket / 2, socket & 1 == 0, packet, came, now) {
+            // Keep-alives of the network's, as of STUN, come to these ports too: what is no packet is thrown away (RFC
+            // 3550, A.1 and A.2).
+            Err(Failure::Parse) => {
+                now.count(|seen| seen.rtp.strays += 1);
+                Ok(())
+            }
+            told => told,
+        }
     }
 
     fn end_window(&mut self, now: &mut Now) {

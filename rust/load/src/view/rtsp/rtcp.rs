@@ -22,10 +22,11 @@ pub enum Said {
     },
 }
 
-/// Show all that matters of a packet to `sink`.
+/// Show all that matters of a packet to `sink`; nothing of one that is wrong anywhere (A.2).
 pub fn read(packet: &[u8], mut sink: impl FnMut(Said)) -> Result<(), Failure> {
-    for part in Compound::parse(packet).map_err(|_| Failure::Parse)? {
-        match part.map_err(|_| Failure::Parse)? {
+    let parts = Compound::parse(packet).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    for part in parts.map_err(|_| Failure::Parse)? {
+        match part {
             Packet::Sr(report) => sink(Said::Report {
                 source: report.ssrc(),
                 time: (report.ntp_timestamp() >> 16) as u32,
@@ -128,6 +129,10 @@ mod tests {
             ])
         );
         assert_eq!(said(b"\x80\xc8\x00\x06"), Err(Failure::Parse));
+        let mut all = Vec::new();
+        let torn = [&bytes(BYE), &b"\x80\xc8\x00\x06"[..]].concat();
+        assert_eq!(read(&torn, |said| all.push(said)), Err(Failure::Parse));
+        assert_eq!(all, [], "what is wrong says nothing");
     }
 
     #[test]
