@@ -492,6 +492,31 @@ fn the_silence_that_ends_a_film_is_no_stall_and_a_pause_before_its_end_is_one() 
     }
 }
 
+/// A server that goes on sending to whoever had the port before kept a film from its end, and one that was cut from its
+/// failure.
+#[test]
+fn what_brings_nothing_does_not_break_the_silence() {
+    let source = source(Transport::Tcp);
+    for (seconds, farewells, expected) in [
+        (29, vec![], Ok(false)),
+        (20, vec![(1, 7), (3, 8)], Err(Failure::Length)),
+    ] {
+        let mut watching = Watching::plays(&source, &GSTREAMER);
+        watching.frames(0, seconds).unwrap();
+        for (channel, source) in farewells {
+            watching.take(&frame(channel, &bye(source))).unwrap();
+        }
+        let (heard_ns, mut told) = (watching.now_ns, Ok(true));
+        while told == Ok(true) && watching.now_ns < heard_ns + 2 * SILENCE_NS {
+            watching.now_ns += FRAME_NS;
+            let others = [frame(0, &rtp(96, 9, 0, 9)), frame(2, &rtp(97, 0, 0, 8))]; // and what came long before
+            told = watching.take(&others.concat());
+        }
+        assert_eq!(told, expected);
+        assert_eq!(watching.now_ns, heard_ns + SILENCE_NS);
+    }
+}
+
 /// A timer that is due in the past would be told as one that the generator looked at too late.
 #[test]
 fn a_farewell_that_comes_later_is_due_at_once_and_not_before() {

@@ -165,7 +165,9 @@ impl<'a> Rtsp<'a> {
             }
             return Ok(());
         }
-        track.media(packet, came, self.source.mark.as_ref(), now)?;
+        if !track.media(packet, came, self.source.mark.as_ref(), now)? {
+            return Ok(()); // nor does what brings nothing keep alive what has ended
+        }
         self.heard_ns = now.ns;
         let going = self.tracks.iter().filter(|track| !track.is_over);
         let came_ns = going.map(|track| track.media_ns).min().unwrap_or(0);

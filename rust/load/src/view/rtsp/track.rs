@@ -61,20 +61,20 @@ impl Track {
         }
     }
 
-    /// A packet of media came.
+    /// A packet of media came; whether it brings something.
     pub fn media(
         &mut self,
         packet: &[u8],
         came: Came,
         mark: Option<&Mark>,
         now: &mut Now,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let packet = RtpPacket::parse(packet).map_err(|_| Failure::Parse)?;
         if packet.payload_type() != self.about.payload_type
             || !self.is_of_source(packet.ssrc(), packet.sequence_number())
         {
             now.count(|seen| seen.rtp.strays += 1);
-            return Ok(());
+            return Ok(false);
         }
         let is_counted = now.watched.holds(now.ns);
         let window = is_counted.then_some(&mut now.seen.rtp);
@@ -89,7 +89,8 @@ impl Track {
                 self.age(&packet, came.at_ns, mark, now);
             }
         }
-        self.on(place, now.ns)
+        self.on(place, now.ns)?;
+        Ok(place != Place::Useless)
     }
 
     /// Whether a packet is of whoever sends: the first that is heard, or, until two packets of that one came one after the
