@@ -246,6 +246,11 @@ pub trait Protocol {
         false
     }
 
+    /// The server may close now: how the connection ends, by a reset or as it should, changes nothing.
+    fn may_close(&self) -> bool {
+        false
+    }
+
     /// Nothing of what it asked for is under way.
     fn is_idle(&self) -> bool {
         true

@@ -35,6 +35,10 @@ impl<'a> Worker<'a> {
                 place.connection.close();
                 return Ok(None);
             }
+            if is_reset && view.protocol.may_close() {
+                place.connection.says_no_more();
+                return Ok(None);
+            }
             return Ok(turn);
         }
         let mut now = Now {
@@ -234,6 +238,10 @@ impl<'a> Worker<'a> {
                     place.connection.close();
                     Ok(())
                 }
+                Failure::Reset if view.protocol.may_close() => {
+                    place.connection.fd = None;
+                    view.protocol.closed(&mut now)
+                }
                 kind => Err(kind),
             },
         };
@@ -419,6 +427,12 @@ impl Connection {
 
     fn is_sent(&self) -> bool {
         self.sent == self.unsent.len()
+    }
+
+    /// Nobody takes what was to be sent; what the server said before is read.
+    fn says_no_more(&mut self) {
+        (self.unsent, self.sent) = (Vec::new(), 0);
+        (self.has_ended, self.is_drained) = (true, false);
     }
 
     /// Send this after whatever was sent whole, if there is room.

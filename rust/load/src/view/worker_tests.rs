@@ -214,6 +214,82 @@ fn who_began_after_the_window_and_breaks_off_in_its_pause_is_of_no_window() {
     assert!(begun == 0 && broken.is_empty(), "{begun} {broken:?}");
 }
 
+/// One at whose end, or amid which, its server closes by a reset; it has something to say then, or not.
+#[derive(Clone, Copy)]
+struct Closing {
+    may_close: bool,
+    speaks: bool,
+    is_closed: bool,
+}
+
+impl Protocol for Closing {
+    fn want(&mut self, now: &mut Now) -> Want {
+        match self.is_closed {
+            false if std::mem::take(&mut self.speaks) => Want::Say(b"farewell".to_vec()),
+            false => Want::Read(9),
+            true => {
+                now.media(1, true);
+                Want::Nothing
+            }
+        }
+    }
+
+    fn take(&mut self, _: &[u8], _: &mut Now) -> Result<(), Failure> {
+        unreachable!("nothing came")
+    }
+
+    fn closed(&mut self, _: &mut Now) -> Result<(), Failure> {
+        self.is_closed = true;
+        Ok(())
+    }
+
+    fn may_close(&self) -> bool {
+        self.may_close
+    }
+}
+
+/// A connection's turn when its server has closed it with something unread.
+fn reset_amid(protocol: Closing) -> Tally {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
+    worker.heed();
+    worker.on_timers(now_ns).unwrap(); // it connects, and asks
+    let (connection, _) = listener.accept().unwrap();
+    connection.peek(&mut [0]).unwrap();
+    drop(connection);
+    let fd = worker.places[0].connection.fd.as_ref().unwrap();
+    let mut event = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: the kernel reads and writes one pollfd.
+    assert_eq!(unsafe { libc::poll(&raw mut event, 1, -1) }, 1);
+    worker.places[0].connection.is_drained = false;
+    worker.places[0].view.as_mut().unwrap().protocol = Box::new(protocol);
+    worker.turn(0).unwrap();
+    std::mem::take(&mut worker.tally)
+}
+
+/// A server that closes by a reset when it has said all had films that were whole told as broken.
+#[test]
+fn where_a_server_may_close_a_reset_is_the_close_that_it_is() {
+    for speaks in [false, true] {
+        for (may_close, failures) in [(true, 0), (false, 1)] {
+            let tally = reset_amid(Closing {
+                may_close,
+                speaks,
+                is_closed: false,
+            });
+            let told: u64 = tally.not_started.by_kind().values().sum();
+            assert_eq!((told, tally.started), (failures, 1 - failures), "{speaks}");
+        }
+    }
+}
+
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// What is told of a viewer that joined at the window's begin, 8 s ago, and has its turn a second after its end. It played

@@ -333,6 +333,20 @@ fn a_film_that_falls_silent_at_its_end_is_whole_and_one_that_ends_before_is_cut(
 }
 
 #[test]
+fn a_server_may_close_at_the_end_and_not_before() {
+    let source = source(Transport::Tcp);
+    for (answers, seconds, may_close) in [(4, 0, false), (5, 20, false), (5, 29, true)] {
+        let mut watching = Watching::plays(&source, &GSTREAMER[..answers]);
+        watching.frames(0, seconds).unwrap();
+        assert_eq!(watching.viewer.may_close(), may_close, "{seconds}");
+        if may_close {
+            watching.with(|viewer, now| viewer.closed(now)).unwrap();
+            assert!(watching.viewer.may_close(), "it is whole");
+        }
+    }
+}
+
+#[test]
 fn what_is_live_has_no_end() {
     let mut source = source(Transport::Tcp);
     source.is_live = true;

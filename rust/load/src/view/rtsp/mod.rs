@@ -280,13 +280,21 @@ impl Protocol for Rtsp<'_> {
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
         match self.phase {
             Phase::Whole => Ok(()),
-            Phase::Playing if self.is_near_end() => {
+            Phase::Playing if self.may_close() => {
                 self.session.is_gone();
                 self.end(now);
                 Ok(())
             }
             Phase::Playing => Err(Failure::Length),
             _ => Err(Failure::Reset),
+        }
+    }
+
+    fn may_close(&self) -> bool {
+        match self.phase {
+            Phase::Whole => true,
+            Phase::Playing => self.is_near_end(),
+            _ => false,
         }
     }
 
