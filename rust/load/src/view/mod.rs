@@ -70,7 +70,8 @@ pub struct Report {
     rests_ns: Option<i64>,
 }
 
-/// The stretch in which all were there. Each viewer's time in it is in one of the four states.
+/// The stretch in which all were there. Each viewer's time in it is in one of the four states, but for the silence by which
+/// it is known that a film that was played to its end (RTSP) has no more.
 #[derive(Debug, Serialize)]
 pub struct Window {
     start_ns: i64,

@@ -166,12 +166,20 @@ impl<'a> Worker<'a> {
         self.all_pause(now_ns);
     }
 
-    /// Tell of the window, when nobody is waiting for play to begin of whom it is to tell; and who pauses for nothing.
+    /// Tell of the window, when nobody is waiting for play to begin of whom it is to tell; who pauses for nothing; and of
+    /// who had run dry it is known whether that was the end, or a stall of the window.
     pub(super) fn tell(&mut self) {
-        if matches!(self.phase, Phase::Drains) && self.starting == 0 && self.busy == 0 {
+        let is_idle = self.starting == 0 && self.busy == 0;
+        if matches!(self.phase, Phase::Drains) && is_idle && self.all_is_known() {
             self.phase = Phase::Between;
             let next = Tally::within(i64::MAX, i64::MAX);
             let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
         }
+    }
+
+    fn all_is_known(&self) -> bool {
+        let until_ns = self.tally.watched.until_ns;
+        let mut views = self.places.iter().filter_map(|place| place.view.as_ref());
+        views.all(|view| view.player.is_told(until_ns))
     }
 }

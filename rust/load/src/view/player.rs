@@ -176,6 +176,12 @@ impl Player {
         }
     }
 
+    /// Whether all before `at_ns` is told. Of one that ran dry at what may be the end it is not before that is known,
+    /// whatever time it is.
+    pub fn is_told(&self, at_ns: i64) -> bool {
+        self.told_ns >= at_ns
+    }
+
     /// It is `now_ns`.
     pub fn advance(&mut self, mut now_ns: i64, watched: &mut Watched) {
         let from_ns = self.told_ns;

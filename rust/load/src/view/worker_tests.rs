@@ -292,6 +292,40 @@ fn where_a_server_may_close_a_reset_is_the_close_that_it_is() {
 
 const SECOND_NS: i64 = 1_000_000_000;
 
+/// What became of it was told when the window was, and so in none: it ran dry within the window, where its film may have
+/// been whole, and more came, or not, after it.
+#[test]
+fn whether_who_ran_dry_at_a_windows_end_stalled_is_waited_for() {
+    for (is_whole, stalls) in [(true, 0), (false, 1)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let spec = spec(listener.local_addr().unwrap());
+        let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+        let (mut worker, sender) = seated(&spec, &asked, &bell);
+        let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
+        sender.send(task(window_ns.0, window_ns)).unwrap();
+        worker.heed();
+        worker.begin_window(now_ns);
+        worker.on_timers(now_ns).unwrap(); // it connects, and asks
+        worker.starting = 0;
+        let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
+        let player = &mut view.as_mut().unwrap().player;
+        *player = Player::new(spec.rules(), window_ns.0);
+        player.media(window_ns.0, 5 * SECOND_NS, false, watched);
+        player.may_be_whole(true);
+        worker.end_window(now_ns);
+        worker.tell();
+        assert!(matches!(worker.phase, Phase::Drains));
+        let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
+        let player = &mut view.as_mut().unwrap().player;
+        player.media(now_ns, 1, is_whole, watched);
+        assert_eq!(watched.playing_ns, 5 * SECOND_NS);
+        assert_eq!(watched.stalls, stalls);
+        assert_eq!(watched.stalled_ns, 2 * SECOND_NS * stalls as i64);
+        worker.tell();
+        assert!(matches!(worker.phase, Phase::Between));
+    }
+}
+
 /// What is told of a viewer that joined at the window's begin, 8 s ago, and has its turn a second after its end. It played
 /// for a second, or not at all, and then nothing came for longer than its 5 s of patience.
 fn looked_at_after_the_window(has_begun: bool) -> Tally {
