@@ -236,10 +236,16 @@ pub fn attribute<'a>(list: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// The path that `uri`, in a playlist at `base` (a path) of the server `authority`, means; None: on another server.
+/// The path that `uri`, in a playlist at `base` (a path) of the server `authority`, means (RFC 3986, 5.2.2); None: on
+/// another server. A fragment is none of the server's.
 pub fn resolved(authority: &str, base: &str, uri: &str) -> Option<String> {
     let without_query = base.split('?').next().unwrap_or(base);
-    let path = if let Some(rest) = uri.strip_prefix("http://") {
+    let uri = uri.split('#').next().unwrap_or(uri);
+    let path = if uri.is_empty() {
+        base.to_owned()
+    } else if uri.starts_with('?') {
+        format!("{without_query}{uri}")
+    } else if let Some(rest) = uri.strip_prefix("http://") {
         rest.strip_prefix(authority)
             .filter(|path| path.starts_with('/'))?
             .to_owned()

@@ -132,6 +132,10 @@ fn uris_are_resolved_against_the_playlist_and_never_lead_elsewhere() {
         ("/d/./e//f", "/d/e//f"),
         ("http://h:80/d.ts", "/d.ts"),
         ("d/e:f", "/a/b/d/e:f"),
+        ("?x=1", "/a/b/c.m3u8?x=1"),
+        ("d.ts?x=1#t=7", "/a/b/d.ts?x=1"),
+        ("#t=7", "/a/b/c.m3u8?q=/z/"),
+        ("", "/a/b/c.m3u8?q=/z/"),
     ] {
         assert_eq!(path(uri).as_deref(), Some(expected), "{uri}");
     }
