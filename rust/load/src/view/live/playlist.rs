@@ -120,6 +120,8 @@ struct Reading {
     sequence: u64,
     others: usize,
     made_ns: Option<i64>,
+    /// A date is told of it, and not reckoned from the segment before.
+    is_dated: bool,
     duration_ns: Option<i64>,
 }
 
@@ -160,8 +162,9 @@ impl Reading {
             "PART-INF" => self.part_target_ns = seconds("PART-TARGET")?,
             "PART" => return self.part(value, seconds("DURATION")?),
             "PRELOAD-HINT" => self.hint = hinted(value).or(self.hint.take()),
-            "PROGRAM-DATE-TIME" => self.made_ns = unix_ns(value),
-            "DISCONTINUITY" => self.made_ns = None,
+            "PROGRAM-DATE-TIME" => (self.made_ns, self.is_dated) = (unix_ns(value), true),
+            // Both are the segment's that follows, in whatever order (4.4.4).
+            "DISCONTINUITY" if !self.is_dated => self.made_ns = None,
             "ENDLIST" => self.ended = true,
             "BYTERANGE" | "SKIP" | "GAP" => return Err("a tag that is not known here"),
             _ => {}
@@ -197,6 +200,7 @@ impl Reading {
         let made_ns = self.made_ns.take();
         self.made_ns = made_ns.map(|made_ns| made_ns.saturating_add(duration_ns));
         (self.sequence, self.others) = (self.sequence + 1, self.pieces.len());
+        self.is_dated = false;
         Ok(())
     }
 

@@ -131,6 +131,23 @@ fn times_of_a_discontinuity_are_not_guessed() {
     assert_eq!(live.pieces[3].made_until_ns(), None);
 }
 
+/// Of what was dated first no age was told.
+#[test]
+fn a_date_is_that_of_a_discontinuity_before_or_behind_it() {
+    let (date, other) = (
+        "#EXT-X-PROGRAM-DATE-TIME:1970-01-01T00:00:24Z\n",
+        "#EXT-X-DISCONTINUITY\n",
+    );
+    for both in [[date, other].concat(), [other, date].concat()] {
+        let live = live(&TEXT.replace(date, &both));
+        assert_eq!(live.pieces[3].made_ns, Some(24 * SECOND), "{both}");
+    }
+    // It is none of the segment's behind that.
+    let ends = "#EXTINF:2,\n/o/0-400\n";
+    let live = live(&TEXT.replace(ends, &[ends, other].concat()));
+    assert_eq!(live.pieces[1].made_ns, None);
+}
+
 #[test]
 fn a_hint_that_nothing_can_be_made_of_is_none() {
     for other in [
