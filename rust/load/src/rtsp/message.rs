@@ -46,16 +46,32 @@ impl<'a> Message<'a> {
 enum Found<'a> {
     /// So many bytes of it.
     Whole(Item<'a>, usize),
-    /// It is torn: there must be so many bytes in all.
-    Bytes(usize),
-    /// It is torn: a line has to end.
-    Line,
+    Torn(Lack),
 }
 
-/// Puts together what is torn.
-#[derive(Debug, Default)]
+/// What is torn, until there is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// There must be so many bytes in all.
+    Bytes(usize),
+    /// A line has to end, which begins here.
+    Line(usize),
+}
+
+/// Puts together what is torn, and looks at none of it again and again.
+#[derive(Debug)]
 pub struct Framer {
     torn: Vec<u8>,
+    lack: Lack,
+}
+
+impl Default for Framer {
+    fn default() -> Self {
+        Framer {
+            torn: Vec::new(),
+            lack: Lack::Line(0),
+        }
+    }
 }
 
 impl Framer {
@@ -71,33 +87,57 @@ impl Framer {
                     input = &input[1..]; // an empty line before a message is nothing (RFC 2068, 4.1)
                     continue;
                 }
-                match find(input)? {
+                match find(input, 0)? {
                     Found::Whole(item, bytes) => {
                         sink(item)?;
                         input = &input[bytes..];
                     }
-                    _ => {
+                    Found::Torn(lack) => {
                         self.torn.extend_from_slice(input);
+                        self.lack = lack;
                         return Ok(());
                     }
                 }
                 continue;
             }
-            let more_bytes = match find(&self.torn)? {
-                Found::Whole(..) => 0,
-                Found::Bytes(bytes) => bytes - self.torn.len(),
-                Found::Line => memchr(b'\n', input).map_or(input.len(), |at| at + 1),
-            };
-            let (more, rest) = input.split_at(more_bytes.min(input.len()));
-            self.torn.extend_from_slice(more);
-            input = rest;
-            let torn = std::mem::take(&mut self.torn);
-            match find(&torn)? {
+            input = self.mend(input);
+            if self.lacks() {
+                continue;
+            }
+            let (torn, line_at) = (std::mem::take(&mut self.torn), self.line_at());
+            match find(&torn, line_at)? {
                 Found::Whole(item, _) => sink(item)?,
-                _ => self.torn = torn,
+                Found::Torn(lack) => (self.torn, self.lack) = (torn, lack),
             }
         }
         Ok(())
+    }
+
+    /// Add to what is torn what it lacks; the rest of the input.
+    fn mend<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
+        let more_bytes = match self.lack {
+            Lack::Bytes(bytes) => bytes - self.torn.len(),
+            Lack::Line(_) => memchr(b'\n', input).map_or(input.len(), |at| at + 1),
+        };
+        let (more, rest) = input.split_at(more_bytes.min(input.len()));
+        self.torn.extend_from_slice(more);
+        rest
+    }
+
+    /// Whether what is torn still lacks what it did.
+    fn lacks(&self) -> bool {
+        match self.lack {
+            Lack::Bytes(bytes) => self.torn.len() < bytes,
+            Lack::Line(_) => !self.torn.ends_with(b"\n") && self.torn.len() <= MOST_HEAD_BYTES,
+        }
+    }
+
+    /// Where the first line begins that nobody has looked at.
+    fn line_at(&self) -> usize {
+        match self.lack {
+            Lack::Bytes(_) => 0,
+            Lack::Line(at) => at,
+        }
     }
 
     /// Whether the stream ends within something.
@@ -112,7 +152,8 @@ impl Framer {
     }
 }
 
-fn find(input: &[u8]) -> Result<Found<'_>, Failure> {
+/// `line_at`: none of a message's lines before is its head's end.
+fn find(input: &[u8], line_at: usize) -> Result<Found<'_>, Failure> {
     match input {
         [b'$', channel, high, low, rest @ ..] => {
             let bytes = usize::from(u16::from_be_bytes([*high, *low]));
@@ -121,17 +162,17 @@ fn find(input: &[u8]) -> Result<Found<'_>, Failure> {
                     let channel = *channel;
                     Found::Whole(Item::Frame { channel, payload }, FRAME_HEAD_BYTES + bytes)
                 }
-                None => Found::Bytes(FRAME_HEAD_BYTES + bytes),
+                None => Found::Torn(Lack::Bytes(FRAME_HEAD_BYTES + bytes)),
             })
         }
-        [b'$', ..] => Ok(Found::Bytes(FRAME_HEAD_BYTES)),
-        _ => message(input),
+        [b'$', ..] => Ok(Found::Torn(Lack::Bytes(FRAME_HEAD_BYTES))),
+        _ => message(input, line_at),
     }
 }
 
 /// The head ends with an empty line; its lines may end without a carriage return.
-fn message(input: &[u8]) -> Result<Found<'_>, Failure> {
-    let mut at = 0;
+fn message(input: &[u8], line_at: usize) -> Result<Found<'_>, Failure> {
+    let mut at = line_at;
     let head_bytes = loop {
         if at > MOST_HEAD_BYTES {
             return Err(Failure::Parse);
@@ -139,7 +180,7 @@ fn message(input: &[u8]) -> Result<Found<'_>, Failure> {
         let Some(line_bytes) = memchr(b'\n', &input[at..]) else {
             return match input.len() > MOST_HEAD_BYTES {
                 true => Err(Failure::Parse),
-                false => Ok(Found::Line),
+                false => Ok(Found::Torn(Lack::Line(at))),
             };
         };
         let line = &input[at..at + line_bytes];
@@ -170,7 +211,7 @@ fn message(input: &[u8]) -> Result<Found<'_>, Failure> {
             };
             Found::Whole(Item::Message(message), head_bytes + body_bytes)
         }
-        None => Found::Bytes(head_bytes + body_bytes),
+        None => Found::Torn(Lack::Bytes(head_bytes + body_bytes)),
     })
 }
 

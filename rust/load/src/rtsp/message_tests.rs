@@ -74,6 +74,28 @@ fn what_is_no_message_is_told() {
     }
 }
 
+/// A head of 16 kB that came byte by byte was read through as often.
+#[test]
+fn of_what_is_torn_nothing_is_looked_at_again() {
+    for (torn, lack) in [
+        ("RTSP/1.0 200", Lack::Line(0)),
+        ("RTSP/1.0 200 OK\r\nCSeq: 7", Lack::Line(17)),
+        ("RTSP/1.0 200 OK\r\nCSeq: 7\r\n", Lack::Line(26)),
+        (
+            "RTSP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nv",
+            Lack::Bytes(47),
+        ),
+        ("$", Lack::Bytes(4)),
+        ("$\0\0\x07abc", Lack::Bytes(11)),
+    ] {
+        for piece_bytes in [1, 7, 100] {
+            let (items, outcome, framer) = fed(torn.as_bytes().chunks(piece_bytes));
+            assert_eq!((items.len(), outcome), (0, Ok(())));
+            assert_eq!(framer.lack, lack, "{torn:?} by {piece_bytes}");
+        }
+    }
+}
+
 #[test]
 fn parameters_and_pairs_are_read() {
     let transport = "RTP/AVP;unicast;client_port=4000-4001; server_port=39851-39852;mode=\"PLAY\"";
