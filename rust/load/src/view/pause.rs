@@ -45,7 +45,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// By the order that has come: who has paused goes on; and where somebody failed before, another may come.
+    /// By the order that has come: who has paused goes on, and stays so much longer; and where somebody failed before,
+    /// another may come.
     pub(super) fn will_go_on(&mut self, index: usize) {
         let place = &mut self.places[index];
         let task = self.task.as_ref();
@@ -54,6 +55,8 @@ impl<'a> Worker<'a> {
         let due_ns = match &mut place.view {
             Some(view) => {
                 if let Some(pause) = &mut view.pause {
+                    let paused_ns = at_ns.saturating_sub(pause.since_ns);
+                    view.leaves_ns = view.leaves_ns.saturating_add(paused_ns);
                     pause.until_ns = at_ns;
                 }
                 at_ns
@@ -72,7 +75,6 @@ impl<'a> Worker<'a> {
         let view = place.view.as_mut()?;
         let pause = view.pause.as_mut()?;
         if now_ns >= pause.until_ns {
-            view.leaves_ns = view.leaves_ns.saturating_add(now_ns - pause.since_ns);
             view.player = Player::new(self.spec.rules(), now_ns);
             view.protocol.resume();
             view.pause = None;

@@ -182,6 +182,39 @@ fn who_has_said_something_may_still_wait_for_the_generator_in_the_same_look() {
     assert!(view_ns.contains(&late_ns), "{late_ns} at {at_ns}: once");
 }
 
+/// It stayed longer than that by as long as it had paused, and nobody came in its place.
+#[test]
+fn who_has_paused_and_is_to_come_anew_leaves_when_the_order_says() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    let pauses = Task {
+        pauses: true,
+        ..task(now_ns, (now_ns, now_ns + 1))
+    };
+    sender.send(pauses).unwrap();
+    worker.heed();
+    worker.begin_window(now_ns);
+    worker.on_timers(now_ns).unwrap(); // it connects, and asks
+    worker.places[0].view.as_mut().unwrap().began_ns = Some(now_ns);
+    worker.end_window(now_ns + 1);
+    let view = worker.places[0].view.as_mut().unwrap();
+    view.pause.as_mut().unwrap().since_ns = now_ns - MINUTE_NS;
+    let goes_on = Task {
+        stay: 1,
+        goes_on_every_ns: Some(0),
+        anew: 1,
+        ..task(now_ns, (now_ns, now_ns + MINUTE_NS))
+    };
+    sender.send(goes_on).unwrap();
+    worker.heed();
+    assert!(worker.rest(0, now_ns).is_none());
+    let view = worker.places[0].view.as_ref().unwrap();
+    assert!(view.pause.is_none());
+    assert_eq!(view.leaves_ns, now_ns + MINUTE_NS / 2);
+}
+
 /// It began when the window was over and nobody had looked at the clock yet, asked for more, and paused.
 #[test]
 fn who_began_after_the_window_and_breaks_off_in_its_pause_is_of_no_window() {
