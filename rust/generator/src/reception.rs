@@ -164,6 +164,30 @@ impl Reception {
         self.number(number, is_in_window, window.unwrap_or(&mut outside))
     }
 
+    /// A source that seemed to leap did not: all before it was lost. It goes on with this packet and the one before it, by
+    /// which that is known, and which were taken for strays.
+    pub fn after_outage(
+        &mut self,
+        number: u16,
+        timestamp: u32,
+        came_ns: i64,
+        mut window: Option<&mut Received>,
+    ) -> Result<Place, Leaped> {
+        let (highest, lowest) = self.numbers.ok_or(Leaped)?;
+        let first = number.wrapping_sub(1);
+        let missing = i64::from(first.wrapping_sub(highest as u16).wrapping_sub(1));
+        self.counts_from(highest, window.is_some());
+        (self.numbers, self.came) = (Some((highest + missing, lowest)), 0);
+        if let Some(counts) = window.as_deref_mut() {
+            counts.strays = counts.strays.saturating_sub(2);
+            counts.expected += missing as u64;
+            counts.lost += missing as u64;
+        }
+        self.repaired(first, window.as_deref_mut())?;
+        self.packet(number, timestamp, came_ns, window)?;
+        Ok(Place::Next(missing + 2))
+    }
+
     /// Another window begins: what counts for the last one no longer does.
     pub fn renew(&mut self) {
         self.counted_from = None;
@@ -213,11 +237,7 @@ impl Reception {
         self.after_leap = None;
         self.received += 1;
         counts.packets += 1;
-        self.counted_from = match self.counted_from {
-            _ if !in_window => None, // what is passed from here on is not counted, and cannot be counted off
-            None => Some(highest + 1),
-            from => from,
-        };
+        self.counts_from(highest, in_window);
         if ahead > 0 {
             self.numbers = Some((highest + ahead, lowest));
             self.came = self.came.checked_shl(ahead as u32).unwrap_or(0) | 1;
@@ -243,6 +263,12 @@ impl Reception {
             counts.lost -= 1;
         }
         Ok(Place::Behind)
+    }
+
+    /// What is passed outside of the window is not counted, and cannot be counted off.
+    fn counts_from(&mut self, highest: i64, in_window: bool) {
+        let from = self.counted_from.unwrap_or(highest + 1);
+        self.counted_from = in_window.then_some(from);
     }
 
     /// What came first was not the first that was sent.

@@ -74,6 +74,36 @@ fn a_source_that_leaps_is_told_and_one_stray_packet_is_none() {
     assert_eq!((counts.lost, counts.strays), (0, 3));
 }
 
+#[test]
+fn after_an_outage_all_between_is_lost() {
+    for (first, passed) in [(1, 5000), (65_000, 5000), (1, 40_000)] {
+        let mut reception = Reception::new(90_000);
+        let mut counts = Received::default();
+        let packets = [
+            first,
+            first + passed,
+            first + passed + 1,
+            first + passed + 3,
+        ];
+        for number in packets {
+            let short = number as u16;
+            let place = reception.packet(short, number * TICKS, 0, Some(&mut counts));
+            if place == Err(Leaped) {
+                let counts = Some(&mut counts);
+                let place = reception.after_outage(short, number * TICKS, 0, counts);
+                assert_eq!(place, Ok(Place::Next(i64::from(passed) + 1)));
+            }
+        }
+        let told = reception.told().unwrap();
+        let (expected, lost) = (u64::from(passed) + 4, u64::from(passed));
+        assert_eq!((counts.packets, counts.strays), (4, 0));
+        assert_eq!((counts.expected, counts.lost), (expected, lost));
+        assert_eq!((told.expected, told.lost), (expected as i64, lost as i64));
+        assert_eq!(told.highest, first + passed + 3);
+        assert_eq!(reception.timestamp(), i64::from(packets[3] * TICKS));
+    }
+}
+
 /// Losses before the window, or made good in it, are none of it.
 #[test]
 fn the_window_has_its_own_numbers() {

@@ -6,6 +6,7 @@ use crate::view::protocol::Seen;
 
 const SECOND: i64 = 1_000_000_000;
 const FRAME_NS: i64 = SECOND / 25;
+const HOLE_NS: i64 = SECOND / 2;
 
 /// As GStreamer's RTSP server 1.22 answers (dates left out), one answer after the other.
 const GSTREAMER: [&str; 5] = [
@@ -378,6 +379,42 @@ fn timestamps_and_numbers_that_leap_are_told() {
             Err(Failure::Timestamps)
         };
         assert_eq!(told, expected, "{timestamp}");
+    }
+}
+
+/// Thousands of packets that were lost in a row were told as a source's that had leaped, and none of them as lost.
+#[test]
+fn an_outage_is_a_loss_and_what_leaps_without_one_is_told() {
+    const PACKET_NS: i64 = SECOND / 2500;
+    let source = source(Transport::Udp);
+    for (numbers, ticks, passed_ns, is_outage) in [
+        (5000, 5000 * 36, 2 * SECOND, true),
+        (5000, 5000 * 36, SECOND / 2, true), // late, and then all at once
+        (5000, 36, PACKET_NS, false),
+        (5000, 5000 * 36, 8 * SECOND, false),
+        (50_000, 5000 * 36, 2 * SECOND, false),
+    ] {
+        let mut watching = Watching::plays(&source, &VLC);
+        let mut comes = |number: u32, timestamp: u32, passed_ns: i64| {
+            watching.now_ns += passed_ns;
+            let (packet, came) = (rtp(96, number, timestamp, 7), Came::just(watching.now_ns));
+            watching.with(|viewer, now| viewer.datagram(0, &packet, came, now))
+        };
+        for number in 0..2500 {
+            comes(number, number * 36, PACKET_NS).unwrap();
+        }
+        comes(2499 + numbers, 2499 * 36 + ticks, passed_ns).unwrap();
+        let told = comes(2500 + numbers, 2500 * 36 + ticks, PACKET_NS);
+        let rtp = &watching.seen.rtp;
+        if is_outage {
+            assert_eq!(told, Ok(()));
+            assert_eq!((rtp.lost, rtp.strays), (4999, 0));
+            let media_ns = 2499 * PACKET_NS + HOLE_NS;
+            assert_eq!(watching.player.got_ns(), media_ns, "it brought none");
+        } else {
+            assert_eq!(told, Err(Failure::Timestamps), "{numbers} {ticks}");
+            assert_eq!(rtp.lost, 0);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Media are what timestamps say: from the first that came to the newest. A hole of more than half a second in the
 //! numbers brought no more than that. Timestamps that leap are no media: by more than 5 s back, or ahead of the clock.
+//! Where thousands of packets are missing, it is for an outage if timestamps have gone on as time did.
 
 use rtp_types::RtpPacket;
 use virtoll_generator::random::Random;
@@ -77,11 +78,15 @@ impl Track {
             return Ok(false);
         }
         let is_counted = now.watched.holds(now.ns);
-        let window = is_counted.then_some(&mut now.seen.rtp);
+        let mut window = is_counted.then_some(&mut now.seen.rtp);
         let (number, timestamp) = (packet.sequence_number(), packet.timestamp());
-        let place = self
-            .reception
-            .packet(number, timestamp, came.stamp_ns, window);
+        let (stamp_ns, counts) = (came.stamp_ns, window.as_deref_mut());
+        let mut place = self.reception.packet(number, timestamp, stamp_ns, counts);
+        if place == Err(Leaped) && self.is_outage(number, timestamp, now.ns) {
+            place = self
+                .reception
+                .after_outage(number, timestamp, stamp_ns, window);
+        }
         let place = place.map_err(|Leaped| Failure::Timestamps)?;
         if place != Place::Useless {
             now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
@@ -136,6 +141,20 @@ impl Track {
             }
             _ => {}
         }
+    }
+
+    /// Whether numbers leaped for all between was lost: timestamps went on as time did, and it is no more than twice what its
+    /// source has sent in so long a time. One that began anew may be anywhere.
+    fn is_outage(&self, number: u16, timestamp: u32, now_ns: i64) -> bool {
+        let Some(told) = self.reception.told() else {
+            return false;
+        };
+        let step = timestamp.wrapping_sub(self.newest as u32) as i32;
+        let (step_ns, passed_ns) = (self.reception.ns(step.into()), now_ns - self.newest_ns);
+        let passed = i128::from(number.wrapping_sub(told.highest as u16));
+        let is_sendable = passed * i128::from(self.at_ns())
+            <= 2 * i128::from(told.expected) * i128::from(step_ns);
+        self.at_ns() > 0 && is_sendable && (step_ns - passed_ns).abs() <= LEAP_NS
     }
 
     fn on(&mut self, place: Place, now_ns: i64) -> Result<(), Failure> {
