@@ -132,7 +132,7 @@ class Matrix:
         return frozenset(each for each in self.conditions if self.run.is_search(dict(each.levels)))
 
     def _reports(self, metric: str, condition: Condition) -> bool:
-        is_told = any(metric in cell.values for cell in self._under(condition))
+        is_told = any(metric in cell.values or metric in cell.censored for cell in self._under(condition))
         return is_told or (self.metrics[metric].headline and self._is_void(condition))
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:

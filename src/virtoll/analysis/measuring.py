@@ -13,7 +13,17 @@ import numpy as np
 from virtoll.analysis.conditions import Condition, each_condition
 from virtoll.analysis.knees import note_bounds, note_knee
 from virtoll.analysis.load import Histogram, Run
-from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted, intensity_of
+from virtoll.analysis.metrics import (
+    ALL,
+    AT_LEAST,
+    KNEE,
+    METRICS,
+    OF_A_WINDOW,
+    VICTIM,
+    TrialMetrics,
+    Wanted,
+    intensity_of,
+)
 from virtoll.analysis.ramps import untold_at
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
@@ -222,6 +232,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
     if measured is not None and not (measured.is_load and (run.neighbours or is_search)):
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
+        _note_least(trial)
         trial.histogram = _probed(run, record.trial.id, measured) if measured is not None and wanted.latency else None
         return trial
     if measured is not None and measured.knee is not None:
@@ -280,6 +291,17 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
         trial.parts[name] = (windows.tolist(), [1.0] * windows.size)
         if windows.size > 1 and centre > 0:
             trial.spread[name] = float(windows.std(ddof=1)) / centre
+
+
+def _note_least(trial: TrialMetrics) -> None:
+    """Note what is known as a bound alone: were it left out as what is missing by chance, a mean would be of the lower
+    ones, and so a host that holds most would be told as holding less.
+    """
+    for name, bound in AT_LEAST.items():
+        if name not in trial.values and bound in trial.values:
+            held = f"{trial.values[bound]:,.4g}"
+            trial.put(name, f"a bound: the host held {held}, and whether it holds more is not known")
+            trial.censored.add(name)
 
 
 def work_asked(run: Run, record: TrialRecord) -> int:

@@ -66,6 +66,7 @@ def told_apart(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 _LOST = "is not known of what was lost"
+_BOUND = "is a bound, and no value"
 _SERVED_NOTHING = "is of a window in which nothing was served"
 
 
@@ -146,6 +147,9 @@ AT_KNEE = frozenset(
     | {PACKETS, EXITS}
 )
 OF_SEARCH = AT_KNEE | {KNEE, "deploy_s"}
+# By metric that a trial tells only where a host was full, what it holds at least where it was not: a bound, which may
+# be better than any that was told, whereas what failed is worse.
+AT_LEAST = {"density.instances_that_fit": "density.instances"}
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
 
 
@@ -224,8 +228,8 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
-    # Metrics that lie beyond any value that was seen: among what failed, at a search's end, or of a window in which
-    # nothing was served (`Metric.censoring`).
+    # Metrics that lie beyond any value that was seen: among what failed, at a search's end, of a window in which
+    # nothing was served, or of a host that was not full (`Metric.censoring`).
     censored: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)  # those of them that may only lie there: nobody knows
     untold: set[str] = field(default_factory=set)  # a load's own quantities that it did not tell in every window
@@ -317,7 +321,7 @@ def _of_search(common: dict[str, Metric], measured: Iterable[Measured], otherwis
         else each
         for name, each in common.items()
     }
-    return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **at_it}
+    return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring=_BOUND), **at_it}
 
 
 def is_told_by_server(run: Run) -> bool:
@@ -360,7 +364,13 @@ def _metrics(measured: Measured) -> list[Metric]:
             group=measured.name,
             headline=key == measured.headline,
             probed=not measured.is_load,
-            censoring=Metric.censoring if measured.is_load else _LOST,
+            censoring=_censoring(measured, f"{measured.name}.{key}"),
         )
         for key, q in measured.quantities.items()
     ]
+
+
+def _censoring(measured: Measured, name: str) -> str:
+    if measured.is_load:
+        return Metric.censoring
+    return _BOUND if name in AT_LEAST else _LOST

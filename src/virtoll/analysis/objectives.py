@@ -15,7 +15,7 @@ from typing import Literal
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Summary
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import AT_KNEE, KNEE, Metric
+from virtoll.analysis.metrics import AT_KNEE, AT_LEAST, KNEE, Metric
 from virtoll.analysis.rules import rule_of
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm, Quantity
@@ -155,8 +155,8 @@ def _needed(estimate: Estimate, bound: float) -> int | None:
 
 def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     """Values that are only known to lie beyond any that was seen; one block decides nothing, as of any other value."""
-    told = _of_bounds if objective.metric == KNEE else _of_failed
-    one = told(matrix, objective, arm, condition)
+    told = {KNEE: _of_bounds, **dict.fromkeys(AT_LEAST, _of_least)}
+    one = told.get(objective.metric, _of_failed)(matrix, objective, arm, condition)
     blocks = {b for b, _ in [*matrix.across(arm, condition), *matrix.silent(objective.metric, arm, condition)]}
     return one if len(blocks) > 1 else replace(one, told="cannot tell", why=f"{one.why} (one block)", needed=2)
 
@@ -166,6 +166,15 @@ def _of_failed(matrix: Matrix, objective: Objective, arm: Arm, condition: Condit
     why = f"in {censored} of {trials} trials it {matrix.metrics[objective.metric].censoring}: worse than any value"
     is_known = not any(objective.metric in cell.unplaced for cell in matrix.across(arm, condition).values())
     return Held(objective, "missed" if censored == trials and is_known else "cannot tell", condition, why=why)
+
+
+def _of_least(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
+    """Hosts of which some were not full: met where what each was seen to hold meets it, and missed nowhere."""
+    metric, cells = objective.metric, matrix.across(arm, condition).values()
+    bounds, made = matrix.censored(metric, arm, condition)
+    least = min((cell.values.get(metric, cell.values.get(AT_LEAST[metric], 0.0)) for cell in cells), default=0.0)
+    why = f"in {bounds} of {made} trials it {matrix.metrics[metric].censoring}: all held at least {least:,.4g}"
+    return Held(objective, "met" if objective.is_met(least) else "cannot tell", condition, why=why)
 
 
 def _some(count: int, of: int) -> str:
