@@ -49,11 +49,12 @@ def run_of(
     blocks: int = 3,
     factors: Mapping[str, tuple[Any, ...]] | None = None,
     until: int | None = None,
+    also: str = "",
 ) -> Path:
     """A run of a ready-made study on a fake with these harms; its window is six seconds. ``factors``: what is varied
-    besides the neighbour; ``until``: after so many of its blocks it was interrupted.
+    besides the neighbour; ``until``: after so many of its blocks it was interrupted; ``also``: more of the study's file.
     """
-    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8") + also
     study = dataclasses.replace(read_study(text, f"{name}.toml", catalogue(), quick=quick), blocks=blocks, seed=7)
     study = dataclasses.replace(study, factors={**study.factors, **(factors or {})})
     if study.load:

@@ -510,6 +510,21 @@ def test_a_probe_is_a_victim_too(tmp_path: Path) -> None:
     assert "What a misbehaving neighbour takes from round-trip" in build_report(run).read_text("utf-8")
 
 
+def test_each_of_several_probes_is_told_in_the_tables_of_its_own_losses_alone(tmp_path: Path) -> None:
+    """The others' rows stood there with a reason that was none, or with what became of the other probe's victim."""
+    harms = {"cpu": FakeHarm(rise=2.0), "memory": FakeHarm(kept=0.0, outcome="did not answer"), "fork": FakeHarm()}
+    besides = '[[probes]]\nname = "linpack"\n'
+    factors = {AGGRESSOR: ("polite", *harms)}
+    run = run_of(tmp_path / "r", "isolation-rtt", harms, factors=factors, also=besides)
+    told = find(run).isolation
+    assert {metric.probe for metric in told.shown} == {"round-trip", "linpack"}
+    for metric in told.shown:
+        rows = losses(told, metric, "requests").rows
+        own = [told.name(each) for each in told.conditions if each.probe == metric.probe and not is_polite(each)]
+        assert [row[0].text for row in rows] == own
+        assert len(rows) == len(harms), "also the neighbour beside which it answered nowhere"
+
+
 def test_a_victim_that_is_measured_alone_as_well_is_no_comparison_of_the_table(tmp_path: Path) -> None:
     """Alone against beside the polite one: no row told it, Holm's correction counted it, and it was in the floor."""
     both = [run_of(tmp_path / "with", "isolation-rtt", factors={AGGRESSOR: ("", "polite", "cpu")}, blocks=4)]

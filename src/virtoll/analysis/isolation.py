@@ -123,6 +123,14 @@ class Isolation:
         """What became of one arm's victim."""
         return self.exposures[arm.label, condition]
 
+    def conditions_of(self, metric: Metric) -> tuple[Condition, ...]:
+        """Those in which it may be told: of a probe, its own cases. Where nothing is told of what stands for it, as of
+        a victim that died beside every neighbour, that is a result; of its other quantities, that the case has none.
+        """
+        cases = {_control(condition) for condition in self.matrix.may_tell(metric.name)}
+        mine = (condition for condition in self.conditions if condition.probe == metric.probe)
+        return tuple(condition for condition in mine if metric.headline or _control(condition) in cases)
+
     def beside_polite(self, exposure: Exposure) -> Exposure | None:
         """What became of the same arm's victim beside the polite neighbour, all else being equal; None without one."""
         return self.exposures.get((exposure.arm.label, _control(exposure.condition)))

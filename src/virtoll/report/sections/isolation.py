@@ -228,7 +228,7 @@ def _head(told: Isolation, exposure: Exposure) -> Cell:
 def losses(told: Isolation, metric: Metric, work: str) -> Table:
     """One metric beside each neighbour against beside the polite one, with intervals and verdicts."""
     rows = []
-    for condition in told.conditions:
+    for condition in told.conditions_of(metric):
         exposures = [told.exposure(arm, condition) for arm in told.arms]
         if is_polite(condition) and metric.probe:  # a probe sees no before
             continue
