@@ -434,6 +434,30 @@ def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: 
     assert [record.status for record in failed] == ["invalid"]
 
 
+def test_what_is_not_valid_for_another_reason_leaves_a_hole_and_bars_no_ratio(tmp_path: Path) -> None:
+    """Alone, in a block, lean served nothing on docker, for the generator was in the way: the other blocks tell."""
+    run = run_of(tmp_path / "run", {"lean": 2.0}).run.directory
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    at = ("docker+routed", 1, "lean", "none")
+    (lost,) = (
+        record
+        for record in records
+        for trial, levels in [(record["trial"], record["trial"]["condition"])]
+        if (trial["arm"]["label"], trial["block"], levels[SERVER], levels[BESIDE]) == at
+    )
+    (window,) = lost["measured"]["windows"]
+    window["work"] = 0
+    window["events"]["request"]["offered"] = 7
+    judged = {}
+    for status in ("valid", "invalid"):
+        lost.update(status=status, reason="the generator used too much CPU")
+        (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        judged[status] = find(run).side_by_side.kept["lean", "docker+routed", "rate_per_s"]
+    assert (judged["valid"].ratio, judged["valid"].verdict.words) == (None, NOTHING)
+    assert judged["invalid"].ratio is not None
+    assert judged["invalid"].ratio.n == 3
+
+
 def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path: Path) -> None:
     """Of a run that was interrupted nobody is sent to a new one for blocks that this one has ahead of it."""
     study = replace(study_of(), blocks=300, seed=3)

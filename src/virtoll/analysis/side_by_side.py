@@ -17,7 +17,7 @@ import numpy.typing as npt
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, mean_of_known
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import Metric
+from virtoll.analysis.metrics import Metric, TrialMetrics, barring
 from virtoll.analysis.ratios import Row, Toll, judge_family, lost_blocks, noise, summary_under, whole_blocks
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import BESIDE, SERVER, Arm
@@ -79,13 +79,14 @@ class _Server:
 
     def failed(self, arms: Collection[Arm], metric: Metric) -> int:
         """In how many blocks and conditions one of these arms has no figure because of what could not be served: alone,
-        or beside the others, where that is a result, though the trial is not valid.
+        or beside the others, where that is a result, though the trial is not valid. Of what else is not valid nothing
+        counts: it leaves a hole.
         """
         both, labels = {condition for pair in self.pairs for condition in pair}, {arm.label for arm in arms}
         lost = (
             (trial.record.trial.block, Condition.of(trial.record.trial))
             for trial in self.matrix.trials
-            if trial.record.trial.arm.label in labels and (trial.did_not_answer or metric.name in trial.censored)
+            if trial.record.trial.arm.label in labels and _has_failed(trial, metric)
         )
         return len({(block, condition) for block, condition in lost if condition in both})
 
@@ -108,6 +109,11 @@ class _Server:
         values = self.matrix.values(metric.name)
         alone, beside = ([self.matrix.conditions.index(pair[at]) for pair in self.pairs] for at in (0, 1))
         return values[:, :, alone], values[:, :, beside]
+
+
+def _has_failed(trial: TrialMetrics, metric: Metric) -> bool:
+    is_among_what_failed = trial.record.status == "valid" and bool(barring(metric.name) & trial.censored)
+    return trial.did_not_answer or is_among_what_failed
 
 
 def side_by_side(matrices: Mapping[str, Matrix], shown: Mapping[str, Sequence[Metric]], margin: float) -> SideBySide:
