@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -341,6 +342,28 @@ def test_an_arm_of_which_every_probe_has_a_0_is_not_judged_but_was_measured(tmp_
     assert {f"{arm.label}: not judged in 1, of which a value is 0." for arm in arms} <= {*told}
     assert not any("no answer" in line for line in told)
     assert [line for line in told if "not measured" in line] == ["kvm+routed was not measured."]
+
+
+def test_what_was_lost_is_not_told_as_a_0(tmp_path: Path) -> None:
+    """Of an arm that lost requests in a block, and had a 0 of another probe, each reason is told of how many."""
+    lost = MadeUp({}, {"rtt_us": ("Round trip", "us", "less", 30.0), "lost_percent": ("Lost", "%", None, 0.0)})
+    directory = write_programme(tmp_path / "r", few(probes={"ping": lost, "clock": PROBES["clock"]}))
+    records = [json.loads(line) for line in (directory / "trials.jsonl").read_text().splitlines()]
+    of_lxc = [each for each in records if each["trial"]["arm"]["label"] == LXC.label and each["trial"]["block"] == 1]
+    for record in of_lxc:
+        for window in record["measured"]["windows"] if record["measured"]["name"] == "ping" else []:
+            window["values"] = {"lost_percent": 3.0}
+    (directory / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    findings = find(directory)
+    (told,) = (line for line in answer(findings) if line.startswith("lxc"))
+    assert "not judged in 1 (it is not known of what was lost)" in told
+    assert "a value is 0" not in told
+    findings = find(directory)
+    for (block, _, label, _), cell in findings.matrix.cells.items():
+        if block == 2 and label == LXC.label:
+            cell.values["clock.read_ns"] = 0.0
+    (told,) = (line for line in answer(findings) if line.startswith("lxc"))
+    assert "not judged in 2 (in 1 it is not known of what was lost, in 1 a value is 0)" in told
 
 
 @pytest.mark.parametrize(("arm", "told"), [(UML, r"LINPACK \("), (TCG, r"LINPACK \([^;]*; ")])

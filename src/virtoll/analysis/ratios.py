@@ -48,6 +48,7 @@ class Toll:
     verdict: Verdict
     # Blocks' pairs of which a value is 0, or lies among what failed: no ratio holds them, so none is given.
     zeros: int = 0
+    failed: int = 0  # those of them that lie among what failed
 
     @property
     def worse(self) -> Estimate | None:
@@ -386,6 +387,7 @@ def judge_family(
                 conditions=row.conditions,
                 verdict=verdict,
                 zeros=row.barred,
+                failed=row.failed,
             )
         )
     return tuple(tolls)

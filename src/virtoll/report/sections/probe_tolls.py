@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -165,10 +166,26 @@ def _totals(findings: Findings, arm: Arm) -> list[Toll]:
     return [toll for toll in tolls if toll is not None and toll.ratio is not None]
 
 
-def _without_ratio(findings: Findings, arm: Arm) -> int:
-    """In how many judged headlines an arm was measured, and a 0 leaves no ratio."""
+def _without_ratio(findings: Findings, arm: Arm) -> list[Toll]:
+    """An arm's tolls in the judged headlines that a 0, or what was lost, leaves without a ratio."""
     tolls = (findings.tolls(metric.name).total(arm) for metric in findings.judged)
-    return sum(1 for toll in tolls if toll is not None and toll.zeros)
+    return [toll for toll in tolls if toll is not None and toll.zeros]
+
+
+def _why(tolls: Sequence[Toll]) -> str:
+    """What leaves these without a ratio, and in how many of them where that is not the same in all."""
+    found = Counter(why for toll in tolls for why in _reasons(toll))
+    if found.keys() == {_ZERO}:
+        return f", of which {_ZERO}"
+    each = found if len(found) == 1 else [f"in {count} {why}" for why, count in found.items()]
+    return f" ({', '.join(each)})"
+
+
+_ZERO = "a value is 0"
+
+
+def _reasons(toll: Toll) -> list[str]:
+    return [_ZERO] * (toll.zeros > toll.failed) + [f"it {toll.metric.censoring}"] * (toll.failed > 0)
 
 
 def _arm(findings: Findings, arm: Arm) -> str:
@@ -198,8 +215,8 @@ def _arm(findings: Findings, arm: Arm) -> str:
         parts.append(f"cannot tell yet in {unsure}")
     without = _without_ratio(findings, arm)
     if without:
-        parts.append(f"not judged in {without}, of which a value is 0")
-    unseen = len(findings.judged) - len(tolls) - without
+        parts.append(f"not judged in {len(without)}{_why(without)}")
+    unseen = len(findings.judged) - len(tolls) - len(without)
     if unseen:
         parts.append(f"not measured in {unseen}")
     return f"{arm.label}: {'; '.join(parts)}."
