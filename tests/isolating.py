@@ -52,7 +52,7 @@ def run_of(
     also: str = "",
 ) -> Path:
     """A run of a ready-made study on a fake with these harms; its window is six seconds. ``factors``: what is varied
-    besides the neighbour; ``until``: after so many of its blocks it was interrupted; ``also``: more of the study's file.
+    besides the neighbour; ``until``: after so many of its blocks it was interrupted; ``also``: more of its file.
     """
     text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8") + also
     study = dataclasses.replace(read_study(text, f"{name}.toml", catalogue(), quick=quick), blocks=blocks, seed=7)
