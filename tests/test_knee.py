@@ -35,7 +35,9 @@ from virtoll.report.drawing import WIDE
 from virtoll.report.findings import find
 from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
+from virtoll.report.sections.cpu import Cpu
 from virtoll.report.sections.knee import KneeSection, _rows
+from virtoll.report.sections.memory import Memory
 from virtoll.run import groups
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
@@ -503,6 +505,36 @@ def test_what_was_used_at_a_knee_is_judged_where_knees_are(tmp_path: Path) -> No
     (docker,) = [arm for arm in matrix.arms if arm.platform == "docker"]
     assert held(matrix, objective_of("cpu_s_per_1000 < 100", matrix.metrics), docker).told == "met"
     assert held(matrix, objective_of("cpu_s_per_1000 < 0.1", matrix.metrics), docker).told == "missed"
+
+
+@pytest.mark.parametrize("slower", [1.25, 1.0], ids=["native alone", "both"])
+def test_what_was_used_at_some_knees_alone_is_not_drawn(tmp_path: Path, slower: float) -> None:
+    """Of six deployments of native those whose knee is no bound, the slower ones, were drawn as all of it."""
+    at_the_edge = FakeExperiment({"native": 1.0, "docker": slower}, spread=0.1, capacity_per_s=100_000 / SHARE)
+    findings = find(run(tmp_path / "run", at_the_edge).path)
+    used = {"cpu_s_per_1000": 0.5, "memory_peak_mib": 20.0, "rss_peak_mib": 10.0, "helpers_percent": 5.0}
+    bounds: Counter[str] = Counter()
+    for trial in findings.matrix.trials:
+        if KNEE in trial.values:
+            trial.values |= used  # fakes use none
+        elif trial.record.trial.arm.role != "floor":
+            bounds[trial.record.trial.arm.label] += 1
+    assert len(bounds) == (1 if slower > 1 else 2)
+    assert all(0 < count < 6 for count in bounds.values())
+    told = " and ".join(
+        f"{arm.label} (in {bounds[arm.label]} of 6 trials it is at a knee that is a bound)"
+        for arm in findings.arms
+        if bounds[arm.label]
+    )
+    for section in (Cpu(), Memory()):
+        if slower == 1:
+            assert (section.figures(findings), section.text(findings)) == ([], [f"Left out: {told}."])
+            continue
+        (figure,) = section.figures(findings)
+        _, *rows = figure.draw(WIDE).to_dict()["data"]["values"].splitlines()
+        assert {row.partition(",")[0] for row in rows} == {"docker+routed"}
+        assert figure.caption.endswith(f"Left out: {told}.")
+        assert "native+host 5 %" not in figure.caption, "nor told as the share of helpers"
 
 
 ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -71,11 +72,21 @@ class Pooled:
         """By metric, arrays [block, arm, condition]."""
         found = {}
         for metric in self.metrics:
-            each = self.matrix.values(metric)
+            each = self._whole(metric)
             found[metric] = np.full((*each.shape[:2], len(self._conditions)), np.nan)
             for at, numbers in enumerate(self._conditions.values()):
                 found[metric][:, :, at] = mean_of_known([each[:, :, number] for number in numbers])
         return found
+
+    def _whole(self, metric: str) -> Floats:
+        """Its values, but for those of an arm some of whose trials under a condition are `Matrix.barred`: the others
+        are the better ones, or at knees the slower or the faster.
+        """
+        values = self.matrix.values(metric).copy()
+        for (a, arm), (c, condition) in product(enumerate(self.matrix.arms), enumerate(self.matrix.conditions)):
+            if self.matrix.barred(metric, arm, condition)[0]:
+                values[:, a, c] = np.nan
+        return values
 
     @cached_property
     def _alike(self) -> npt.NDArray[np.bool_]:

@@ -74,6 +74,21 @@ def drawn_of(findings: Findings, drawn: Collection[Condition]) -> str:
     return f" Drawn: {len(drawn)} of {len(matrix.conditions)} conditions{which}."
 
 
+def left_out(findings: Findings, metric: str, conditions: Collection[Condition]) -> str:
+    """``Left out: native+host (in 2 of 6 trials it is at a knee that is a bound).``: of which arms a figure has no mark
+    (under some of these conditions), since that of the other trials would be of the better, or the worse, ones; else
+    nothing.
+    """
+    matrix, parts = findings.matrix, []
+    for arm in (arm for arm in findings.arms if arm.role != "floor"):
+        for condition in conditions:
+            lost, made = matrix.barred(metric, arm, condition)
+            if lost:
+                where = f" at {label}" if (label := matrix.label(condition)) else ""
+                parts.append(f"{arm.label}{where} (in {lost} of {made} trials it {matrix.metrics[metric].censoring})")
+    return f"Left out: {join(parts)}." if parts else ""
+
+
 def join(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -9,7 +9,7 @@ from virtoll.report.drawing import Figure, Row, bounds, dots
 from virtoll.report.findings import Findings
 from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
-from virtoll.report.words import drawn_of, unseen
+from virtoll.report.words import drawn_of, left_out, unseen
 
 
 class Cpu(Section):
@@ -34,7 +34,8 @@ class Cpu(Section):
             f"{label}: without {helper}, which stands beside its control group: what that costs is not known."
             for label, helper in findings.not_booked.items()
         ]
-        return [*unseen(findings, "what it costs in CPU time"), *beside]
+        left = [_left_out(findings)] if not self.figures(findings) else []
+        return [*unseen(findings, "what it costs in CPU time"), *beside, *filter(None, left)]
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """Whose CPU time it is."""
@@ -47,6 +48,10 @@ _COUNTED = (
 )
 
 
+def _left_out(findings: Findings) -> str:
+    return left_out(findings, "cpu_s_per_1000", findings.shown_conditions(4))
+
+
 def _cpu(findings: Findings) -> Figure | None:
     matrix = findings.matrix
     arms = [arm for arm in findings.arms if arm.role != "floor"]
@@ -56,7 +61,8 @@ def _cpu(findings: Findings) -> Figure | None:
         for arm in arms:
             for metric, seen in (("cpu_s_per_1000", "outside"), ("cpu_s_per_1000_inside", "inside")):
                 estimate = matrix.absolute(metric, arm, condition)
-                if estimate is not None and estimate.value > 0:
+                is_whole = not matrix.barred(metric, arm, condition)[0]
+                if estimate is not None and estimate.value > 0 and is_whole:
                     panel = matrix.label(condition) or f"all {findings.work}"
                     rows.append({"arm": arm.label, "panel": panel, "seen": seen, **bounds(estimate)})
                     drawn.add(condition)
@@ -75,6 +81,7 @@ def _cpu(findings: Findings) -> Figure | None:
     shares = [(arm, pooled.mean("helpers_percent", arm)) for arm in arms]
     known = [f"{arm.label} {estimate.value:.0f} %" for arm, estimate in shares if estimate is not None]
     caption += f" Share of helpers where it can be told{pooled.over}: {', '.join(known)}." if known else ""
+    caption += f" {left}" if (left := _left_out(findings)) else ""
     return Figure(
         "cpu", f"What does a {findings.unit} cost in CPU?", caption, dots(findings, arms, rows, what, log=True)
     )

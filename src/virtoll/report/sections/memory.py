@@ -8,7 +8,7 @@ from virtoll.report.drawing import Figure, dots, pooled_rows
 from virtoll.report.findings import Findings
 from virtoll.report.pooled import Pooled
 from virtoll.report.sections.base import Section
-from virtoll.report.words import unseen
+from virtoll.report.words import left_out, unseen
 
 _NO_RINGS = "of its resident memory this run tells nothing (runs from before 2026-11-27 left out what is shared)"
 
@@ -27,7 +27,8 @@ class Memory(Section):
 
     def text(self, findings: Findings) -> list[str]:
         """Of whom nothing is known, and what cannot be drawn."""
-        return [*unseen(findings, "the memory that it takes"), *_pooled(findings).text]
+        left = [_left_out(findings)] if not self.figures(findings) else []
+        return [*unseen(findings, "the memory that it takes"), *_pooled(findings).text, *filter(None, left)]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The one."""
@@ -41,6 +42,10 @@ def _pooled(findings: Findings) -> Pooled:
     return Pooled.of(findings, *(metric for metric, _ in _SEEN))
 
 
+def _left_out(findings: Findings) -> str:
+    return left_out(findings, _SEEN[0][0], findings.matrix.conditions)
+
+
 def _memory(findings: Findings) -> Figure | None:
     pooled = _pooled(findings)
     arms = [arm for arm in findings.arms if arm.role != "floor"]
@@ -49,7 +54,7 @@ def _memory(findings: Findings) -> Figure | None:
     rings = "rings: peak of its resident memory (anonymous and shared)" if has_rings else _NO_RINGS
     caption = (
         "Filled marks: peak of all memory booked to the instance on the host, page cache included; "
-        f"{rings}. Means over blocks with 95 % intervals{pooled.over}."
-    )
+        f"{rings}. Means over blocks with 95 % intervals{pooled.over}. {_left_out(findings)}"
+    ).rstrip()
     draw = dots(findings, arms, rows, "MiB", log=False)
     return Figure("memory", "How much memory does it take?", caption, draw) if rows else None
