@@ -20,7 +20,7 @@ from test_deciding import IN_TURN, virtoll
 from virtoll.analysis.components import ALIKE, NO_PARTS, ONE_WINDOW, Cell, Components, components, components_of
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.narrowing import Pace, narrowing, pace_of
-from virtoll.analysis.ratios import over_conditions
+from virtoll.analysis.ratios import log_ratios, over_conditions
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import Phase, PlannedTrial
 from virtoll.report import narrowing as words
@@ -309,6 +309,30 @@ def test_while_blocks_are_still_to_come_nothing_is_advised(wide: Scattering) -> 
     log = findings.run.directory / "trials.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     assert words.told(find(findings.run.directory)) == []
+
+
+def test_of_an_arm_without_a_ratio_no_scatter_is_told(wide: Scattering) -> None:
+    """That of the blocks without a 0, or in which something was served, is of the better ones."""
+    findings = wide.run("--blocks", "7")
+    matrix = findings.matrix
+    (condition,) = matrix.conditions
+    cells = matrix.across(DOCKER, condition)
+    cells[0, 0].values["rate_per_s"] = 0.0
+    cells[1, 0].drop("cpu_s_per_1000", "nothing was served")
+    cells[1, 0].censored.add("cpu_s_per_1000")
+    of_zeros, of_failed = (findings.components(name, DOCKER) for name in ("rate_per_s", "cpu_s_per_1000"))
+    assert of_zeros == "no ratio: 1 pair holds a 0 or less"
+    assert of_failed == "no ratio: in 1 pair it is of a window in which nothing was served"
+    assert {toll.verdict.words for toll in findings.answering()} == {of_zeros}
+    assert isinstance(findings.components("rate_per_s", AGAIN), Components)
+
+
+def test_scatter_is_of_the_conditions_that_the_ratio_is_over(wide: Scattering) -> None:
+    text = IN_TURN + '\n[factors]\n"load.connections" = [7, 20]\n'
+    matrix = wide.run("--blocks", "6", text=text).matrix
+    one, both = (known(components_of(matrix, "rate_per_s", DOCKER, among)) for among in (matrix.conditions[:1], None))
+    assert one.observation == pytest.approx(np.var(log_ratios(matrix, "rate_per_s")[:, 2, 0], ddof=1))
+    assert both.of_windows == pytest.approx(one.of_windows / 2, rel=0.5)
 
 
 def test_two_blocks_show_what_is_not_known(wide: Scattering) -> None:

@@ -15,7 +15,7 @@ latter may come out negative, and is then told as 0. All is on the logarithmic s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,9 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.analysis.ratios import log_ratios
+from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.analysis.rounds import in_turn
+from virtoll.analysis.rules import rule_of
 from virtoll.record.model import Arm
 
 ONE_WINDOW = "a deployment has one window, so that its scatter cannot be told from the deployment's"
@@ -146,13 +147,23 @@ def pull(parts: tuple[Sequence[float], Sequence[float]]) -> Floats:
     return np.asarray(x / x.mean() - y / y.mean())
 
 
-def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
-    """Of one arm against native over all conditions; or the reason why there are none."""
+def components_of(
+    matrix: Matrix, metric: str, arm: Arm, among: Collection[Condition] | None = None
+) -> Components | str:
+    """Of one arm against native over all conditions, or ``among`` those that its ratio is over; or the reason why there
+    are none, as where it has no ratio: blocks that hold no 0, and nothing that failed, are the better ones.
+    """
     if matrix.baseline is None:
         return "there is no native arm to compare with"
     if len(set(matrix.hosts)) > 1:
         return HOSTS
-    logs = log_ratios(matrix, metric)[:, matrix.arms.index(arm), :]
+    held = Ratios.of(matrix, metric, rule_of(matrix.run.plan))
+    mine = [number for number, c in enumerate(matrix.conditions) if among is None or c in among]
+    row = held.row(arm, None, mine)
+    if row.barred:
+        return of_barred(row, matrix.metrics[metric]).words
+    logs = np.full((len(matrix.blocks), len(matrix.conditions)), np.nan)
+    logs[:, mine] = held.logs[:, matrix.arms.index(arm), mine]
     if not np.isfinite(logs).any():
         return "nothing that can be compared with native was measured"
     cells: dict[tuple[int, int], Cell] = {}

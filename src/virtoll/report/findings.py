@@ -316,7 +316,7 @@ class Findings:
         """Where the scatter of an arm's metric against native comes from; or the reason why that is not known."""
         key = metric, arm.label
         if key not in self._components:
-            self._components[key] = components_of(self.matrix, metric, arm)
+            self._components[key] = components_of(self.matrix, metric, arm, self.over(metric))
         return self._components[key]
 
     def by_host(self, metric: str, arm: Arm) -> tuple[dict[str, Summary], Apart | None]:

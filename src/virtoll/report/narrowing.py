@@ -50,7 +50,7 @@ def of_toll(findings: Findings, toll: Toll) -> Narrowing | None:
     if isinstance(components, str) or pace is None:
         return None
     logs = log_ratios(findings.matrix, toll.metric.name)[:, findings.matrix.arms.index(toll.arm), :]
-    summary = over_conditions(logs)
+    summary = over_conditions(logs[:, findings.columns(toll.metric.name)])
     return None if summary is None else narrowing(components, summary, pace, findings.run.plan.blocks - summary.n)
 
 

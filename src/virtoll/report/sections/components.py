@@ -6,7 +6,6 @@ import math
 from typing import Any, ClassVar
 
 from virtoll.analysis.components import Components
-from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.narrowing import LEAST_BLOCKS
 from virtoll.record.model import Arm
@@ -14,6 +13,7 @@ from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
+from virtoll.report.words import over
 
 _COST = "cpu_s_per_1000"
 
@@ -113,13 +113,15 @@ def _table(findings: Findings, found: list[tuple[Metric, Arm, Components | str]]
         "ratio, in rotation those of the same round. A block: what its windows explain of its observation, and what "
         "is left between blocks (the deployments’ own, and what drifts more slowly than a block). The share is of the "
         "variance, with its 95 % "
-        f"interval; {_over(findings.matrix)}.",
+        f"interval; {_over(findings)}.",
     )
     return Table("components", "Where the scatter from block to block comes from", heads, rows, notes)
 
 
-def _over(matrix: Matrix) -> str:
-    count = len(matrix.conditions)
+def _over(findings: Findings) -> str:
+    count = len(findings.matrix.conditions)
+    if findings.met and len(findings.compared) < count:
+        return f"a block’s observation is the mean over {over(findings)}"
     return "one condition" if count == 1 else "a block’s observation is the mean over its conditions"
 
 
