@@ -14,16 +14,21 @@ import pytest
 
 from quiet import Quiet
 from virtoll.analysis.components import ONE_WINDOW
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
-from virtoll.analysis.metrics import ALL, Wanted, intensity_of
+from virtoll.analysis.metrics import ALL, Wanted, intensity_of, load_metrics
+from virtoll.analysis.ratios import Toll
 from virtoll.analysis.server import by_each_further, is_by_participants, level_path
+from virtoll.analysis.verdicts import Verdict
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed, samples_table
 from virtoll.report.build import build_report
+from virtoll.report.by_level import _largest
 from virtoll.report.contents import method
 from virtoll.report.findings import Findings, find
 from virtoll.report.method import loop
@@ -309,6 +314,29 @@ def test_the_report_shows_curves_and_what_each_further_viewer_takes(alone: Path)
     assert native[2:] == ["3.000 ± 0", "80.00 ± 0"]
     docker = next(row for row in tables["levels-differences"] if row[0] == "docker+routed")
     assert docker[1].startswith("× 1.20")
+
+
+def test_the_largest_difference_is_that_of_the_level_farthest_from_native_either_way() -> None:
+    """Of an arm that takes 0.70, 0.85 and 0.97 of native's CPU 0.97 was told, which is the smallest."""
+    metric = load_metrics("segment")["cpu_s_per_1000"]
+    arm = Arm(label="docker+routed", platform="docker", network="routed")
+
+    def told(*ratios: float) -> str:
+        each = [
+            Toll(
+                arm,
+                Condition.of_levels({"load.viewers": 20 * (at + 1)}),
+                metric,
+                Estimate(ratio, ratio - 0.01, ratio + 0.01, 0.95, "ratio", 3, ""),
+                *(math.nan, None, 0.03, 1, Verdict("costs", "costs")),
+            )
+            for at, ratio in enumerate(ratios)
+        ]
+        return _largest(each, ("load.viewers",)).text
+
+    assert told(0.70, 0.85, 0.97).startswith("× 0.70")
+    assert told(0.97, 1.10, 1.02).startswith("× 1.10")
+    assert told(0.60, 1.50).startswith("× 0.60"), "1 / 0.60 is more than 1.50"
 
 
 def test_of_several_servers_each_has_a_panel_and_rows_of_its_own(servers: Path) -> None:

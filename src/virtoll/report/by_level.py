@@ -4,6 +4,7 @@ load's have in common.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -131,7 +132,7 @@ _ADDED = (*_COMPARED, ("packets_per_s", "Packets"))
 
 
 def differences(whose: Mapping[str, Findings], along: Along) -> Table | None:
-    """Mean and largest ratio to native over the levels, of each server ("" where there is one)."""
+    """Mean and largest difference to native over the levels, of each server ("" where there is one)."""
     rows, told = [], []
     for server, findings in whose.items():
         if findings.matrix.baseline is None:
@@ -156,8 +157,8 @@ def differences(whose: Mapping[str, Findings], along: Along) -> Table | None:
         f"Ratios to native with 95 % intervals. Mean: the geometric mean over {which}, or over those that are told "
         "of both where some are not: arms that are told over different levels cannot be compared with each other. "
         "A server at its limit takes no more, and delivers less. "
-        "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its "
-        "true value by chance.",
+        "Largest: of the level where it is farthest from native's, more or less, in brackets; picked as the farthest of "
+        "several, it lies beyond its true value by chance.",
     )
     return Table(
         f"{along.prefix}-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes
@@ -177,7 +178,8 @@ def _ratio(toll: Toll | None, levels: int) -> Cell:
 
 
 def _largest(tolls: list[Toll], paths: tuple[str, ...]) -> Cell:
-    known = [(toll.ratio.value, toll) for toll in tolls if toll.ratio is not None]
+    """The ratio that is farthest from 1: where an arm takes less than native, that is the least."""
+    known = [(abs(math.log(toll.ratio.value)), toll) for toll in tolls if toll.ratio is not None]
     if not known:
         return Cell(MISSING, "missing")
     toll = max(known, key=lambda each: each[0])[1]
