@@ -384,6 +384,16 @@ def test_the_report_has_its_section_with_tables_of_each_server(tmp_path: Path) -
     assert "costs 50." in csv
 
 
+def test_the_words_are_right_over_all_servers_of_a_quantity(tmp_path: Path) -> None:
+    """There are two tables of each, and "the table" was said of a family that is in all of them."""
+    findings = run_of(tmp_path / "run", {"lean": 2.0}, spread=0.05)
+    (said,) = (words for words in SideBySide().method(findings) if "Words follow a rule" in words)
+    family = "the 4 comparisons of a column, of all servers together (2 of a column against native)"
+    assert f"p < 0.05 after Holm's correction over {family}." in said
+    kept = [toll for toll in findings.side_by_side.kept.values() if toll.metric.name == "rate_per_s"]
+    assert len(kept) == 4, "two servers on two arms"
+
+
 def silent_in_the_first_block(directory: Path, *servers: str) -> Findings:
     """A run of three blocks; in the first one these did not answer beside the others."""
     study = study_of()

@@ -163,20 +163,20 @@ def noise_floor(findings: Findings) -> str:
     )
 
 
-def words(findings: Findings) -> str:
-    """By which rule a verdict's words are chosen."""
+def words(findings: Findings, family: str = "the table") -> str:
+    """By which rule a verdict's words are chosen. ``family``: what is tested together."""
     return (
         "**Words follow a rule.** *No difference shown*: the test of equivalence at 5 % holds the ratio to be within ± "
         f"{findings.margin * 100:.3g} % (its 90 % interval lies in it; shown is the 95 % one, which may reach a little "
-        f"beyond). *Costs* or *gains*: {_test(findings)}. Else *cannot tell yet*, with "
+        f"beyond). *Costs* or *gains*: {_test(findings, family)}. Else *cannot tell yet*, with "
         "the blocks that 80 % power would need. A cost is always a worsening."
     )
 
 
-def _test(findings: Findings) -> str:
+def _test(findings: Findings, family: str) -> str:
     if findings.rule.shared == FIXED.shared:
-        return "p < 0.05 after Holm's correction over the table"
-    return f"the {findings.rule.method} at its share of 5 % over the table (5 % by the comparisons) leaves out 1"
+        return f"p < 0.05 after Holm's correction over {family}"
+    return f"the {findings.rule.method} at its share of 5 % over {family} (5 % by the comparisons) leaves out 1"
 
 
 def band(margin: float) -> str:

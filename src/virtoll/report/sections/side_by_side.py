@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
+from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
 from virtoll.report import method
 from virtoll.report.findings import Findings
@@ -53,8 +56,21 @@ class SideBySide(Section):
             f"{method.both_natives(findings)}".rstrip(),
             "**What could not be served is a result.** Where a server failed too much of what it was asked beside the "
             "others no ratio is told of that arm: those of the other blocks would be of the better ones.",
-            method.words(findings),
+            method.words(findings, _family(findings)),
         ]
+
+
+def _family(findings: Findings) -> str:
+    """What is tested together: of one quantity all servers on all arms, whose tables are several."""
+    told = findings.side_by_side
+    alone, native = (_most_tested(tolls.values(), findings.rule) for tolls in (told.kept, told.against))
+    return f"{method.comparisons(alone, 'a column')}, of all servers together ({native} of a column against native)"
+
+
+def _most_tested(tolls: Iterable[Toll], rule: Rule) -> int:
+    """Of how many comparisons a quantity's family is (`ratios.family_of`), the most of any."""
+    families = Counter(toll.metric.name for toll in tolls if rule.by_plan or not math.isnan(toll.p))
+    return max(families.values(), default=0)
 
 
 def _arms(findings: Findings) -> list[Arm]:
