@@ -157,8 +157,8 @@ def differences(whose: Mapping[str, Findings], along: Along) -> Table | None:
         f"Ratios to native with 95 % intervals. Mean: the geometric mean over {which}, or over those that are told "
         "of both where some are not: arms that are told over different levels cannot be compared with each other. "
         "A server at its limit takes no more, and delivers less. "
-        "Largest: of the level where it is farthest from native's, more or less, in brackets; picked as the farthest of "
-        "several, it lies beyond its true value by chance.",
+        "Largest: of the level where it is farthest from native's, more or less, in brackets; picked as the farthest "
+        "of several, it lies beyond its true value by chance.",
     )
     return Table(
         f"{along.prefix}-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes
