@@ -226,7 +226,7 @@ def of_pgbench(users: int) -> str:
         (CLOSED.replace("most = 4000\n", ""), ""),  # the search ends at what it lets in, and says so
         (VIEWERS.replace("most = 4000", "most = 4081"), "by its settings nginx lets 4,080 in"),
         (TEXT, ""),  # whatever the rate, it is over 500 connections
-        (TEXT.replace("connections = 500", "connections = 5000"), "5,000 are to be connected at once"),
+        (TEXT.replace("connections = 500", "connections = 5000"), "5,000 may be connected at once"),
         (ON_DEMAND, "51 are to be connected at once, and by its settings gst-rtsp lets 50 in"),
         (ON_DEMAND.replace('name = "gst-rtsp"', 'name = "gst-rtsp"\nlive = true'), ""),
         (ON_DEMAND.replace('name = "rtsp-viewers"', 'name = "rtsp-viewers"\ntransport = "tcp"'), ""),

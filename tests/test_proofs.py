@@ -551,6 +551,13 @@ def test_what_was_asked_for_little_dilutes_no_proof_of_the_limit(
     assert outcome(notes) == told
 
 
+def test_what_one_intensity_took_and_nobody_saw_proves_nothing(notes: Notes) -> None:
+    few = [window(t_s * 10**9, (t_s + 1) * 10**9).model_copy(update={"at": 1.0}) for t_s in range(10)]
+    many = window(10 * 10**9, 10_400_000_000).model_copy(update={"at": 9.0})
+    proofs.of_cpu_limit(notes, instance(None), busy_until(1, 10, "instance"), [*few, many])
+    assert outcome(notes) == (None, "0.10 of 1 CPU used; at 9: samples cover only 0% of the window")
+
+
 def test_a_lead_in_dilutes_no_proof_but_the_instances_own_that_is_known_whole() -> None:
     """15 s in which the measured load alone leads in, and 10 s in which all are at work."""
     still, end_ns = ClockOffset(0, 0), 25 * 10**9

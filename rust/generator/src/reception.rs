@@ -164,8 +164,8 @@ impl Reception {
         self.number(number, is_in_window, window.unwrap_or(&mut outside))
     }
 
-    /// A source that seemed to leap did not: all before it was lost. It goes on with this packet and the one before it, by
-    /// which that is known, and which were taken for strays.
+    /// A source that seemed to leap did not: all before this packet was lost, and it was no stray. (The one before it, by
+    /// which that is known, stays one: it may have come in another window.)
     pub fn after_outage(
         &mut self,
         number: u16,
@@ -174,18 +174,16 @@ impl Reception {
         mut window: Option<&mut Received>,
     ) -> Result<Place, Leaped> {
         let (highest, lowest) = self.numbers.ok_or(Leaped)?;
-        let first = number.wrapping_sub(1);
-        let missing = i64::from(first.wrapping_sub(highest as u16).wrapping_sub(1));
+        let missing = i64::from(number.wrapping_sub(highest as u16).wrapping_sub(1));
         self.counts_from(highest, window.is_some());
         (self.numbers, self.came) = (Some((highest + missing, lowest)), 0);
         if let Some(counts) = window.as_deref_mut() {
-            counts.strays = counts.strays.saturating_sub(2);
+            counts.strays -= 1;
             counts.expected += missing as u64;
             counts.lost += missing as u64;
         }
-        self.repaired(first, window.as_deref_mut())?;
         self.packet(number, timestamp, came_ns, window)?;
-        Ok(Place::Next(missing + 2))
+        Ok(Place::Next(missing + 1))
     }
 
     /// Another window begins: what counts for the last one no longer does.

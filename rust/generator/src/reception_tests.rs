@@ -95,13 +95,35 @@ fn after_an_outage_all_between_is_lost() {
             }
         }
         let told = reception.told().unwrap();
-        let (expected, lost) = (u64::from(passed) + 4, u64::from(passed));
-        assert_eq!((counts.packets, counts.strays), (4, 0));
+        let (expected, lost) = (u64::from(passed) + 4, u64::from(passed) + 1);
+        assert_eq!(
+            (counts.packets, counts.strays),
+            (3, 1),
+            "the first behind it stays a stray"
+        );
         assert_eq!((counts.expected, counts.lost), (expected, lost));
         assert_eq!((told.expected, told.lost), (expected as i64, lost as i64));
         assert_eq!(told.highest, first + passed + 3);
         assert_eq!(reception.timestamp(), i64::from(packets[3] * TICKS));
     }
+}
+
+/// Those of its own window alone: a stray of somebody else's was taken off where the first came before the window.
+#[test]
+fn of_an_outage_no_other_strays_are_taken_off() {
+    let mut reception = Reception::new(90_000);
+    let mut counts = Received {
+        strays: 5,
+        ..Received::default()
+    };
+    reception.packet(1, 0, 0, Some(&mut counts)).unwrap();
+    reception.packet(5001, 0, 0, None).unwrap();
+    let told = reception.packet(5002, 0, 0, Some(&mut counts));
+    assert_eq!(told, Err(Leaped));
+    reception
+        .after_outage(5002, 0, 0, Some(&mut counts))
+        .unwrap();
+    assert_eq!((counts.strays, counts.lost, counts.packets), (5, 5000, 2));
 }
 
 /// Losses before the window, or made good in it, are none of it.

@@ -147,8 +147,11 @@ def _of_places(treatment: Treatment, file: str) -> list[Problem]:
         where, users = "[knee] most", round(knee.least if knee.most == Knee.most else knee.most)
     if users <= most:
         return []
-    what = f"{users:,} are to be connected at once, and by its settings {work.service.name} lets {most:,} in"
-    return [Problem(what, f"{file}: {where}", "let it take more, in [service], or let fewer come")]
+    come = "may be" if load.loop == "open" and "rate_per_s" in vars(load.settings) else "are to be"
+    what = f"{users:,} {come} connected at once, and by its settings {work.service.name} lets {most:,} in"
+    more = [key for key in ("connections", "workers", "udp_viewers") if hasattr(work.service.settings, key)]
+    remedy = f"write a larger {more[0]} in [service], or let fewer come" if more else "let fewer come"
+    return [Problem(what, f"{file}: {where}", remedy)]
 
 
 def _of_browsers(work: Driven, file: str) -> list[Problem]:

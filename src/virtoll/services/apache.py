@@ -31,8 +31,8 @@ class Apache(WebServer):
     packages: ClassVar[tuple[str, ...]] = ("apache2-bin",)
 
     def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
-        """See `Service.most_users`: while all threads serve somebody it accepts nobody else, and those who are let in
-        stay (docs: httpd.apache.org, mod/event.html, AsyncRequestWorkerFactor).
+        """See `Service.most_users`: so many it lets in whatever they do; two more for each of its threads that is idle,
+        and while none is it accepts nobody else (httpd.apache.org, mod/event.html, AsyncRequestWorkerFactor).
         """
         return self.settings.workers * _THREADS
 

@@ -18,6 +18,8 @@ _CONFIGURATION, _ADMISSION = f"{daemon.DIRECTORY}/postgresql.conf", f"{daemon.DI
 # no such user), and a Terminate.
 _GREETING = b"user\0postgres\0database\0postgres\0\0"
 _GREETING = (len(_GREETING) + 8).to_bytes(4, "big") + bytes.fromhex("00030000") + _GREETING + b"X\0\0\0\4"
+# Of its connections: whoever looks whether it answers or first asks what tables there are, and those that still end.
+_ITS_OWN = 8
 _READY_S = 120.0  # after it listens: an emulated machine needs seconds to recover what is empty
 
 
@@ -77,7 +79,7 @@ def configuration(settings: PostgresSettings, port: int) -> str:
         "fsync = on",
         f"synchronous_commit = {'on' if settings.commit == 'durable' else 'off'}",
         f"shared_buffers = {settings.shared_buffers_bytes // 1024}kB",
-        f"max_connections = {settings.connections}",
+        f"max_connections = {settings.connections + _ITS_OWN}",
         "logging_collector = off",
         "autovacuum = off  # it would begin in some windows and not in others",
         "checkpoint_timeout = 1d  # so would these; what is written brings them about as ever (max_wal_size)",

@@ -20,8 +20,8 @@ _CONFIGURATION = f"{daemon.DIRECTORY}/squid.conf"
 
 # An object is stored with its header, so one just below the limit may or may not fit.
 _HEADER_BYTES = 2048
-# Open files: each user's connection and, of what is not in the cache, one to the origin. It accepts nobody while fewer
-# than a hundred are left (RESERVED_FD), and has a few of its own.
+# Open files: each user's connection and, of what is not in the cache (yet), one to the origin. It accepts nobody while
+# fewer than a hundred are left (RESERVED_FD), and has a few of its own.
 _DESCRIPTORS, _ITS_OWN = 4096, 128
 
 

@@ -456,19 +456,27 @@ def of_cpu_limit(
     if isinstance(used, str):
         notes.check(name, None, used)
         return
-    share, used = max([(used / CPU_TOLERANCE, used), *_at_each(watched, source, windows)])
+    each = list(_at_each(watched, source, windows))
+    share, used = max([(used / CPU_TOLERANCE, used), *(told for told in each if not isinstance(told, str))])
     helper = instance.facts.get(NOT_BOOKED)
     without = f", without {helper}, which stands beside it" if helper else ""
-    notes.check(name, share <= instance.limits.vcpus, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
+    held: bool | None = share <= instance.limits.vcpus
+    unknown = [told for told in each if isinstance(told, str)]
+    if held and unknown:
+        held, without = None, f"{without}; {unknown[0]}"
+    notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used{without}")
 
 
-def _at_each(watched: Watched, source: str, windows: Sequence[Window]) -> Iterator[tuple[float, float]]:
-    """The CPUs that were used at each intensity where that was known, less what may come of the quota's periods that
-    its windows cut; and as they were."""
+def _at_each(watched: Watched, source: str, windows: Sequence[Window]) -> Iterator[tuple[float, float] | str]:
+    """The CPUs that were used at each intensity, less what may come of the quota's periods that its windows cut; and as
+    they were. Or why that is not known.
+    """
     for at in dict.fromkeys(window.at for window in windows if window.at is not None):
         own = [window for window in windows if window.at == at]
         used = cpus_used(watched, source, own)
-        if not isinstance(used, str):
+        if isinstance(used, str):
+            yield f"at {at:,.6g}: {used}"
+        else:
             cut = len(own) * _PERIOD_NS / sum(window.duration_ns for window in own)
             yield used / max(CPU_TOLERANCE, 1 + cut), used
 

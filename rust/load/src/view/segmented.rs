@@ -174,8 +174,10 @@ impl<'a> Segmented<'a> {
                 let playlist = self.library.borrow_mut().parsed(text, format)?;
                 self.learn(playlist, now.ns)
             }
+            Asked::Initialization | Asked::Segment { .. } if answer.body_bytes == 0 => {
+                Err(Failure::Length)
+            }
             Asked::Initialization => Ok(()),
-            Asked::Segment { .. } if answer.body_bytes == 0 => Err(Failure::Length),
             Asked::Segment { duration_ns } => {
                 now.count(|seen| seen.segments += 1);
                 self.tracks[self.track].got(duration_ns);

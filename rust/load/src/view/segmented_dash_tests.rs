@@ -149,6 +149,19 @@ fn an_initialization_segment_comes_before_the_first_of_its_quality_and_is_no_med
     assert_eq!(watching.player.got_ns(), 8 * SECOND);
 }
 
+/// No decoder shows anything without: all of it was told as watched.
+#[test]
+fn an_initialization_segment_of_nothing_is_none() {
+    let stream = stream_of(Quality::Highest, false);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    let asked = "duration=\"2\" initialization=\"i\"";
+    let set = template("x", 4000, asked);
+    watching.gets_playlist(0, &mpd(&format!("<AdaptationSet>{set}</AdaptationSet>")));
+    watching.asks(0);
+    assert_eq!(watching.gets(0, b""), Err(Failure::Length));
+}
+
 #[test]
 fn audio_and_video_come_in_turn_and_play_goes_on_as_far_as_both_have() {
     let stream = stream_of(Quality::Highest, false);

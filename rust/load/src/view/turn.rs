@@ -111,11 +111,9 @@ impl<'a> Worker<'a> {
         let at_ns = now_ns.min(view.player.changes_ns());
         view.player.advance(at_ns, &mut self.tally.watched);
         match view.player.status() {
-            Status::Finished => Some(Turn::Left { at_ns }),
-            Status::GaveUp => Some(Turn::GaveUp { at_ns }),
-            Status::Watching if now_ns >= view.leaves_ns => Some(Turn::Left {
-                at_ns: view.leaves_ns,
-            }),
+            Status::Finished => Some(Turn::Left(at_ns, None)),
+            Status::GaveUp => Some(Turn::Left(at_ns, Some(Failure::Timeout))),
+            Status::Watching if now_ns >= view.leaves_ns => Some(Turn::Left(view.leaves_ns, None)),
             Status::Watching => None,
         }
     }
@@ -151,8 +149,11 @@ impl<'a> Worker<'a> {
         Ok(None)
     }
 
-    /// Take what came over one of a viewer's sockets. Whoever else sends to it is a stray.
+    /// Take what came over one of a viewer's sockets, if it watches still. Whoever else sends to it is a stray.
     pub(super) fn on_datagrams(&mut self, index: usize, raw_fd: RawFd) -> Result<(), Failed> {
+        if let Some(Turn::Left(at_ns, failure)) = self.watch(index, sys::now_ns()) {
+            return self.leave(index, at_ns, failure);
+        }
         let place = &mut self.places[index];
         let (Some(socket), Some(view)) = (place.sockets.position(raw_fd), &mut place.view) else {
             return Ok(());

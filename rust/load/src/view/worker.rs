@@ -191,14 +191,8 @@ enum Turn {
     Waits(i64),
     /// It has had its share, and there may be more to read.
     Unread,
-    /// As it should, at this time.
-    Left {
-        at_ns: i64,
-    },
-    /// Its patience was over, at this time.
-    GaveUp {
-        at_ns: i64,
-    },
+    /// At this time: as it should, or because its patience was over.
+    Left(i64, Option<Failure>),
     Failed(Failure),
 }
 
@@ -404,10 +398,7 @@ impl<'a> Worker<'a> {
                     }
                     return Ok(());
                 }
-                Some(Turn::Left { at_ns }) => return self.leave(index, at_ns, None),
-                Some(Turn::GaveUp { at_ns }) => {
-                    return self.leave(index, at_ns, Some(Failure::Timeout));
-                }
+                Some(Turn::Left(at_ns, failure)) => return self.leave(index, at_ns, failure),
                 Some(Turn::Failed(failure)) => return self.leave(index, now_ns, Some(failure)),
             }
         }

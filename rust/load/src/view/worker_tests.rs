@@ -361,7 +361,7 @@ fn whether_who_ran_dry_at_a_windows_end_stalled_is_waited_for() {
 
 /// What is told of a viewer that joined at the window's begin, 8 s ago, and has its turn a second after its end. It played
 /// for a second, or not at all, and then nothing came for longer than its 5 s of patience.
-fn looked_at_after_the_window(has_begun: bool) -> Tally {
+fn looked_at_after_the_window(has_begun: bool, for_a_datagram: bool) -> Tally {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut spec = spec(listener.local_addr().unwrap());
     spec.player.patience_ns = 5 * SECOND_NS;
@@ -379,7 +379,10 @@ fn looked_at_after_the_window(has_begun: bool) -> Tally {
         view.player.media(window_ns.0, SECOND_NS, false, watched);
         view.began_ns = Some(window_ns.0);
     }
-    worker.turn(0).unwrap();
+    match for_a_datagram {
+        true => worker.on_datagrams(0, -1).unwrap(),
+        false => worker.turn(0).unwrap(),
+    }
     worker.end_window(now_ns);
     std::mem::take(&mut worker.tally)
 }
@@ -387,8 +390,13 @@ fn looked_at_after_the_window(has_begun: bool) -> Tally {
 /// Its turn was told as its failure's time: it had waited for all of the window, and failed in none.
 #[test]
 fn who_gave_up_within_the_window_failed_in_it_however_late_that_is_noticed() {
-    for (has_begun, gone_ns) in [(true, SECOND_NS), (false, 2 * SECOND_NS)] {
-        let tally = looked_at_after_the_window(has_begun);
+    for (has_begun, gone_ns, for_a_datagram) in [
+        (true, SECOND_NS, false),
+        (false, 2 * SECOND_NS, false),
+        (true, SECOND_NS, true),
+        (false, 2 * SECOND_NS, true),
+    ] {
+        let tally = looked_at_after_the_window(has_begun, for_a_datagram);
         let failures = match has_begun {
             true => &tally.broken,
             false => &tally.not_started,

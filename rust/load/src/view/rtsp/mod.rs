@@ -157,10 +157,11 @@ impl<'a> Rtsp<'a> {
             now.count(|seen| seen.rtp.strays += 1);
             return Ok(());
         }
+        let was_over = self.is_over();
         let track = &mut self.tracks[index];
         if !is_media {
             track.control(packet, now)?;
-            if self.is_over() {
+            if self.is_over() && !was_over {
                 self.heard_ns = now.ns; // what follows is due from now on, and not since the last media
             }
             return Ok(());

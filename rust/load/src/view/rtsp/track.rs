@@ -95,7 +95,7 @@ impl Track {
             }
         }
         self.on(place, now.ns)?;
-        Ok(place != Place::Useless)
+        Ok(place != Place::Useless && packet.payload_len() > 0)
     }
 
     /// Whether a packet is of whoever sends: the first that is heard, or, until two packets of that one came one after the
@@ -144,7 +144,7 @@ impl Track {
     }
 
     /// Whether numbers leaped for all between was lost: timestamps went on as time did, and it is no more than twice what its
-    /// source has sent in so long a time. One that began anew may be anywhere.
+    /// source has sent in so long a time. One that began anew may be anywhere. Of more than 2^16 so many fewer are told.
     fn is_outage(&self, number: u16, timestamp: u32, now_ns: i64) -> bool {
         let Some(told) = self.reception.told() else {
             return false;
