@@ -198,7 +198,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch, alone_here: None, tmp_path: Path)
     """The ready-made study, with windows of half a second, asked of by anybody."""
     monkeypatch.setattr(common, "require_root", lambda: None)
     text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")
-    for asked, given in (('settle = "1 s"', 'settle = "100 ms"'), ('time_limit = "3 s"', 'time_limit = "500 ms"')):
+    for asked, given in (('settle = "1 s"', 'settle = "100 ms"'), ('time_limit = "2500 ms"', 'time_limit = "500 ms"')):
         assert asked in text
         text = text.replace(asked, given)
     (tmp_path / "streaming.toml").write_text(text)
