@@ -9,7 +9,7 @@ has several groups of arms, an arm is paired with what its own holds of native. 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -351,6 +351,11 @@ def family_of(rows: Sequence[Row], rule: Rule = FIXED) -> int:
     )
 
 
+def tested_of(tolls: Iterable[Toll], rule: Rule) -> int:
+    """The same of what came of them; by a rule that looks several times, all that were planned."""
+    return sum(rule.by_plan or not math.isnan(toll.p) for toll in tolls)
+
+
 def judge_family(
     metric: Metric, rows: Sequence[Row], margin: float, method: str, rule: Rule = FIXED
 ) -> tuple[Toll, ...]:
@@ -431,6 +436,7 @@ __all__ = [
     "over_conditions",
     "pairs_of_zeros",
     "summary_under",
+    "tested_of",
     "toll_table",
     "whole_blocks",
 ]

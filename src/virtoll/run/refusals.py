@@ -149,8 +149,8 @@ def _of_places(treatment: Treatment, file: str) -> list[Problem]:
         return []
     come = "may be" if load.loop == "open" and "rate_per_s" in vars(load.settings) else "are to be"
     what = f"{users:,} {come} connected at once, and by its settings {work.service.name} lets {most:,} in"
-    more = [key for key in ("connections", "workers", "udp_viewers") if hasattr(work.service.settings, key)]
-    remedy = f"write a larger {more[0]} in [service], or let fewer come" if more else "let fewer come"
+    more = work.service.lets_in
+    remedy = f"write a larger {more} in [service], or let fewer come" if more else "let fewer come"
     return [Problem(what, f"{file}: {where}", remedy)]
 
 

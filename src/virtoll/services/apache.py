@@ -29,6 +29,7 @@ class Apache(WebServer):
     name: ClassVar[str] = "apache"
     summary: ClassVar[str] = "Apache httpd (event MPM): a web server with threads and processes, static files"
     packages: ClassVar[tuple[str, ...]] = ("apache2-bin",)
+    lets_in: ClassVar[str] = "workers"
 
     def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
         """See `Service.most_users`: so many it lets in whatever they do; two more for each of its threads that is idle,

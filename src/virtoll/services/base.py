@@ -37,6 +37,7 @@ class Service(Part):
     offered: ClassVar[tuple[type[Offer], ...]] = ()  # see `offers`
     needs: ClassVar[type[Offer] | None] = None  # what an origin must offer, which it passes on
     holds: ClassVar[tuple[type[Content], ...]] = ()  # what it can be asked to hold, under test or as an origin
+    lets_in: ClassVar[str] = ""  # the setting by which it lets more users in, where it has one (`most_users`)
     films: ClassVar[tuple[Form, ...]] = ()  # the containers in which its image has the films that a load asks for
 
     @property

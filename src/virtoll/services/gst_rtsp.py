@@ -42,6 +42,7 @@ class GstRtsp(Service):
     name: ClassVar[str] = "gst-rtsp"
     summary: ClassVar[str] = "GStreamer RTSP: when you serve RTP, on demand or live; stands in for Darwin's server"
     packages: ClassVar[tuple[str, ...]] = ("gir1.2-gst-rtsp-server-1.0", "gstreamer1.0-plugins-good", "python3-gi")
+    lets_in: ClassVar[str] = "udp_viewers"
     port: ClassVar[int] = 8554
     offered: ClassVar[tuple[type[Offer], ...]] = (Rtsp,)
     holds: ClassVar[tuple[type[Content], ...]] = (Film,)

@@ -45,6 +45,7 @@ class Nginx(WebServer):
     name: ClassVar[str] = "nginx"
     summary: ClassVar[str] = "nginx: a web server of static files at its leanest; also the origin behind a proxy"
     packages: ClassVar[tuple[str, ...]] = ("nginx",)
+    lets_in: ClassVar[str] = "connections"
     Settings: ClassVar[type[NginxSettings]] = NginxSettings
     settings: NginxSettings
 

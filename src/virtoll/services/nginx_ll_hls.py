@@ -40,6 +40,7 @@ class NginxLlHls(Service):
     name: ClassVar[str] = "nginx-ll-hls"
     summary: ClassVar[str] = "nginx with Lua: when you serve low-latency HLS, live, in parts of fractions of a second"
     packages: ClassVar[tuple[str, ...]] = ("libnginx-mod-http-lua", "nginx")
+    lets_in: ClassVar[str] = "connections"
     port: ClassVar[int] = 8080
     offered: ClassVar[tuple[type[Offer], ...]] = (LiveHttp,)
     holds: ClassVar[tuple[type[Content], ...]] = (LiveClip,)

@@ -45,6 +45,7 @@ class NginxRtmp(Service):
     name: ClassVar[str] = "nginx-rtmp"
     summary: ClassVar[str] = "nginx-rtmp: when you serve RTMP at its leanest, films on demand or live"
     packages: ClassVar[tuple[str, ...]] = ("libnginx-mod-rtmp", "nginx")
+    lets_in: ClassVar[str] = "connections"
     port: ClassVar[int] = 1935
     status_port: ClassVar[int] = 8080
     offered: ClassVar[tuple[type[Offer], ...]] = (Rtmp,)

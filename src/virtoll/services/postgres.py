@@ -38,6 +38,7 @@ class PostgresServer(Service):
     name: ClassVar[str] = "postgres"
     summary: ClassVar[str] = "PostgreSQL: when transactions wait for the disk, and you ask what its sync costs"
     packages: ClassVar[tuple[str, ...]] = ("postgresql-15",)
+    lets_in: ClassVar[str] = "connections"
     port: ClassVar[int] = 5432
     offered: ClassVar[tuple[type[Offer], ...]] = (Postgres,)
     Settings: ClassVar[type[PostgresSettings]] = PostgresSettings

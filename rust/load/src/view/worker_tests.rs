@@ -102,6 +102,27 @@ fn task(joins_ns: i64, window_ns: (i64, i64)) -> Task {
     }
 }
 
+/// It is given a task, and does what is due of it by then: who is to join connects, and asks.
+fn begins(worker: &mut Worker, sender: &mpsc::Sender<Task>, task: Task, now_ns: i64) {
+    sender.send(task).unwrap();
+    worker.heed();
+    worker.begin_window(now_ns);
+    worker.on_timers(now_ns).unwrap();
+}
+
+/// Have a worker do this at a server that takes connections and says nothing. What it is asked is as `changed` has it.
+fn at_a_server<T>(
+    changed: impl FnOnce(&mut ViewSpec),
+    then: impl FnOnce(&mut Worker, &mpsc::Sender<Task>, &TcpListener, i64) -> T,
+) -> T {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut spec = spec(listener.local_addr().unwrap());
+    changed(&mut spec);
+    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
+    let (mut worker, sender) = seated(&spec, &asked, &bell);
+    then(&mut worker, &sender, &listener, now_ns)
+}
+
 /// What the generator cannot hold is no failure of the server's.
 #[test]
 fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
@@ -125,31 +146,30 @@ fn a_playlist_that_is_too_much_for_the_generator_ends_it() {
 
 /// A viewer that has asked, of a thread that was not there for the minute before that.
 fn stopped_for_a_minute<T>(then: impl FnOnce(&mut Worker) -> T) -> (T, i64) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let spec = spec(listener.local_addr().unwrap());
-    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-    let (mut worker, sender) = seated(&spec, &asked, &bell);
-    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
-    worker.heed();
-    worker.on_timers(now_ns).unwrap(); // it connects, and asks
-    let view = worker.places[0].view.as_mut().unwrap();
-    (view.late_ns, view.held_at_ns) = (0, now_ns - MINUTE_NS);
-    worker.away.looked(now_ns - MINUTE_NS); // as if all that had been then
-    let told = then(&mut worker);
-    let view = worker.places[0].view.as_ref();
-    let late_ns = view.map_or_else(
-        || {
-            worker
-                .tally
-                .lateness
-                .buckets()
-                .map(|(_, upper_ns, _)| upper_ns as i64)
-                .max()
-                .unwrap()
+    at_a_server(
+        |_| (),
+        |worker, sender, _, now_ns| {
+            begins(worker, sender, task(now_ns, (now_ns, i64::MAX / 2)), now_ns);
+            let view = worker.places[0].view.as_mut().unwrap();
+            (view.late_ns, view.held_at_ns) = (0, now_ns - MINUTE_NS);
+            worker.away.looked(now_ns - MINUTE_NS); // as if all that had been then
+            let told = then(worker);
+            let view = worker.places[0].view.as_ref();
+            let late_ns = view.map_or_else(
+                || {
+                    worker
+                        .tally
+                        .lateness
+                        .buckets()
+                        .map(|(_, upper_ns, _)| upper_ns as i64)
+                        .max()
+                        .unwrap()
+                },
+                |view| view.late_ns,
+            );
+            (told, late_ns)
         },
-        |view| view.late_ns,
-    );
-    (told, late_ns)
+    )
 }
 
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -185,66 +205,61 @@ fn who_has_said_something_may_still_wait_for_the_generator_in_the_same_look() {
 /// It stayed longer than that by as long as it had paused, and nobody came in its place.
 #[test]
 fn who_has_paused_and_is_to_come_anew_leaves_when_the_order_says() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let spec = spec(listener.local_addr().unwrap());
-    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-    let (mut worker, sender) = seated(&spec, &asked, &bell);
-    let pauses = Task {
-        pauses: true,
-        ..task(now_ns, (now_ns, now_ns + 1))
-    };
-    sender.send(pauses).unwrap();
-    worker.heed();
-    worker.begin_window(now_ns);
-    worker.on_timers(now_ns).unwrap(); // it connects, and asks
-    worker.places[0].view.as_mut().unwrap().began_ns = Some(now_ns);
-    worker.end_window(now_ns + 1);
-    let view = worker.places[0].view.as_mut().unwrap();
-    view.pause.as_mut().unwrap().since_ns = now_ns - MINUTE_NS;
-    let goes_on = Task {
-        stay: 1,
-        goes_on_every_ns: Some(0),
-        anew: 1,
-        ..task(now_ns, (now_ns, now_ns + MINUTE_NS))
-    };
-    sender.send(goes_on).unwrap();
-    worker.heed();
-    assert!(worker.rest(0, now_ns).is_none());
-    let view = worker.places[0].view.as_ref().unwrap();
-    assert!(view.pause.is_none());
-    assert_eq!(view.leaves_ns, now_ns + MINUTE_NS / 2);
+    at_a_server(
+        |_| (),
+        |worker, sender, _, now_ns| {
+            let pauses = Task {
+                pauses: true,
+                ..task(now_ns, (now_ns, now_ns + 1))
+            };
+            begins(worker, sender, pauses, now_ns);
+            worker.places[0].view.as_mut().unwrap().began_ns = Some(now_ns);
+            worker.end_window(now_ns + 1);
+            let view = worker.places[0].view.as_mut().unwrap();
+            view.pause.as_mut().unwrap().since_ns = now_ns - MINUTE_NS;
+            let goes_on = Task {
+                stay: 1,
+                goes_on_every_ns: Some(0),
+                anew: 1,
+                ..task(now_ns, (now_ns, now_ns + MINUTE_NS))
+            };
+            sender.send(goes_on).unwrap();
+            worker.heed();
+            assert!(worker.rest(0, now_ns).is_none());
+            let view = worker.places[0].view.as_ref().unwrap();
+            assert!(view.pause.is_none());
+            assert_eq!(view.leaves_ns, now_ns + MINUTE_NS / 2);
+        },
+    );
 }
 
 /// It began when the window was over and nobody had looked at the clock yet, asked for more, and paused.
 #[test]
 fn who_began_after_the_window_and_breaks_off_in_its_pause_is_of_no_window() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut spec = spec(listener.local_addr().unwrap());
-    let live = serde_json::json!({"live": {"text": false, "clock": null}});
-    spec.media = serde_json::from_value(live).unwrap();
-    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-    let (mut worker, sender) = seated(&spec, &asked, &bell);
-    let pauses = Task {
-        pauses: true,
-        ..task(now_ns, (now_ns, now_ns + 1))
+    let live = |spec: &mut ViewSpec| {
+        let live = serde_json::json!({"live": {"text": false, "clock": null}});
+        spec.media = serde_json::from_value(live).unwrap();
     };
-    sender.send(pauses).unwrap();
-    worker.heed();
-    worker.begin_window(now_ns);
-    worker.on_timers(now_ns).unwrap(); // it connects, and asks
-    let view = worker.places[0].view.as_mut().unwrap();
-    let second_ns = 1_000_000_000;
-    view.player
-        .media(now_ns, second_ns, false, &mut Watched::default());
-    let began_ns = sys::now_ns();
-    assert!(began_ns > now_ns);
-    worker.step(0, began_ns, &mut 0).unwrap();
-    worker.end_window(began_ns);
-    assert_eq!(worker.busy, 1);
-    worker.leave(0, began_ns, Some(Failure::Timeout)).unwrap();
-    assert_eq!(worker.tally.started_late, 1);
-    let (begun, broken) = (worker.tally.begun, worker.tally.broken.by_kind());
-    assert!(begun == 0 && broken.is_empty(), "{begun} {broken:?}");
+    at_a_server(live, |worker, sender, _, now_ns| {
+        let pauses = Task {
+            pauses: true,
+            ..task(now_ns, (now_ns, now_ns + 1))
+        };
+        begins(worker, sender, pauses, now_ns);
+        let view = worker.places[0].view.as_mut().unwrap();
+        let second_ns = 1_000_000_000;
+        view.player
+            .media(now_ns, second_ns, false, &mut Watched::default());
+        let began_ns = sys::now_ns();
+        assert!(began_ns > now_ns);
+        worker.step(0, began_ns, &mut 0).unwrap();
+        worker.end_window(began_ns);
+        assert_eq!(worker.busy, 1);
+        worker.leave(0, began_ns, Some(Failure::Timeout)).unwrap();
+        assert_eq!(worker.tally.started_late, 1);
+        let (begun, broken) = (worker.tally.begun, worker.tally.broken.by_kind());
+        assert!(begun == 0 && broken.is_empty(), "{begun} {broken:?}");
+    });
 }
 
 /// One at whose end, or amid which, its server closes by a reset; it has something to say then, or not.
@@ -283,28 +298,27 @@ impl Protocol for Closing {
 
 /// A connection's turn when its server has closed it with something unread.
 fn reset_amid(protocol: Closing) -> Tally {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let spec = spec(listener.local_addr().unwrap());
-    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-    let (mut worker, sender) = seated(&spec, &asked, &bell);
-    sender.send(task(now_ns, (now_ns, i64::MAX / 2))).unwrap();
-    worker.heed();
-    worker.on_timers(now_ns).unwrap(); // it connects, and asks
-    let (connection, _) = listener.accept().unwrap();
-    connection.peek(&mut [0]).unwrap();
-    drop(connection);
-    let fd = worker.places[0].connection.fd.as_ref().unwrap();
-    let mut event = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: 0,
-        revents: 0,
-    };
-    // SAFETY: the kernel reads and writes one pollfd.
-    assert_eq!(unsafe { libc::poll(&raw mut event, 1, -1) }, 1);
-    worker.places[0].connection.is_drained = false;
-    worker.places[0].view.as_mut().unwrap().protocol = Box::new(protocol);
-    worker.turn(0).unwrap();
-    std::mem::take(&mut worker.tally)
+    at_a_server(
+        |_| (),
+        |worker, sender, listener, now_ns| {
+            begins(worker, sender, task(now_ns, (now_ns, i64::MAX / 2)), now_ns);
+            let (connection, _) = listener.accept().unwrap();
+            connection.peek(&mut [0]).unwrap();
+            drop(connection);
+            let fd = worker.places[0].connection.fd.as_ref().unwrap();
+            let mut event = libc::pollfd {
+                fd: fd.as_raw_fd(),
+                events: 0,
+                revents: 0,
+            };
+            // SAFETY: the kernel reads and writes one pollfd.
+            assert_eq!(unsafe { libc::poll(&raw mut event, 1, -1) }, 1);
+            worker.places[0].connection.is_drained = false;
+            worker.places[0].view.as_mut().unwrap().protocol = Box::new(protocol);
+            worker.turn(0).unwrap();
+            std::mem::take(&mut worker.tally)
+        },
+    )
 }
 
 /// A server that closes by a reset when it has said all had films that were whole told as broken.
@@ -330,61 +344,54 @@ const SECOND_NS: i64 = 1_000_000_000;
 #[test]
 fn whether_who_ran_dry_at_a_windows_end_stalled_is_waited_for() {
     for (is_whole, stalls) in [(true, 0), (false, 1)] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let spec = spec(listener.local_addr().unwrap());
-        let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-        let (mut worker, sender) = seated(&spec, &asked, &bell);
-        let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
-        sender.send(task(window_ns.0, window_ns)).unwrap();
-        worker.heed();
-        worker.begin_window(now_ns);
-        worker.on_timers(now_ns).unwrap(); // it connects, and asks
-        worker.starting = 0;
-        let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
-        let player = &mut view.as_mut().unwrap().player;
-        *player = Player::new(spec.rules(), window_ns.0);
-        player.media(window_ns.0, 5 * SECOND_NS, false, watched);
-        player.may_be_whole(true);
-        worker.end_window(now_ns);
-        worker.tell();
-        assert!(matches!(worker.phase, Phase::Drains));
-        let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
-        let player = &mut view.as_mut().unwrap().player;
-        player.media(now_ns, 1, is_whole, watched);
-        assert_eq!(watched.playing_ns, 5 * SECOND_NS);
-        assert_eq!(watched.stalls, stalls);
-        assert_eq!(watched.stalled_ns, 2 * SECOND_NS * stalls as i64);
-        worker.tell();
-        assert!(matches!(worker.phase, Phase::Between));
+        at_a_server(
+            |_| (),
+            |worker, sender, _, now_ns| {
+                let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
+                begins(worker, sender, task(window_ns.0, window_ns), now_ns);
+                worker.starting = 0;
+                let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
+                let player = &mut view.as_mut().unwrap().player;
+                *player = Player::new(worker.spec.rules(), window_ns.0);
+                player.media(window_ns.0, 5 * SECOND_NS, false, watched);
+                player.may_be_whole(true);
+                worker.end_window(now_ns);
+                worker.tell();
+                assert!(matches!(worker.phase, Phase::Drains));
+                let (view, watched) = (&mut worker.places[0].view, &mut worker.tally.watched);
+                let player = &mut view.as_mut().unwrap().player;
+                player.media(now_ns, 1, is_whole, watched);
+                assert_eq!(watched.playing_ns, 5 * SECOND_NS);
+                assert_eq!(watched.stalls, stalls);
+                assert_eq!(watched.stalled_ns, 2 * SECOND_NS * stalls as i64);
+                worker.tell();
+                assert!(matches!(worker.phase, Phase::Between));
+            },
+        );
     }
 }
 
 /// What is told of a viewer that joined at the window's begin, 8 s ago, and has its turn a second after its end. It played
 /// for a second, or not at all, and then nothing came for longer than its 5 s of patience.
 fn looked_at_after_the_window(has_begun: bool, for_a_datagram: bool) -> Tally {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut spec = spec(listener.local_addr().unwrap());
-    spec.player.patience_ns = 5 * SECOND_NS;
-    let (asked, bell, now_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), sys::now_ns());
-    let (mut worker, sender) = seated(&spec, &asked, &bell);
-    let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
-    sender.send(task(window_ns.0, window_ns)).unwrap();
-    worker.heed();
-    worker.begin_window(now_ns);
-    worker.on_timers(now_ns).unwrap(); // it connects, and asks
-    let view = worker.places[0].view.as_mut().unwrap();
-    view.player = Player::new(spec.rules(), window_ns.0);
-    if has_begun {
-        let watched = &mut worker.tally.watched;
-        view.player.media(window_ns.0, SECOND_NS, false, watched);
-        view.began_ns = Some(window_ns.0);
-    }
-    match for_a_datagram {
-        true => worker.on_datagrams(0, -1).unwrap(),
-        false => worker.turn(0).unwrap(),
-    }
-    worker.end_window(now_ns);
-    std::mem::take(&mut worker.tally)
+    let patient = |spec: &mut ViewSpec| spec.player.patience_ns = 5 * SECOND_NS;
+    at_a_server(patient, |worker, sender, _, now_ns| {
+        let window_ns = (now_ns - 8 * SECOND_NS, now_ns - SECOND_NS);
+        begins(worker, sender, task(window_ns.0, window_ns), now_ns);
+        let view = worker.places[0].view.as_mut().unwrap();
+        view.player = Player::new(worker.spec.rules(), window_ns.0);
+        if has_begun {
+            let watched = &mut worker.tally.watched;
+            view.player.media(window_ns.0, SECOND_NS, false, watched);
+            view.began_ns = Some(window_ns.0);
+        }
+        match for_a_datagram {
+            true => worker.on_datagrams(0, -1).unwrap(),
+            false => worker.turn(0).unwrap(),
+        }
+        worker.end_window(now_ns);
+        std::mem::take(&mut worker.tally)
+    })
 }
 
 /// Its turn was told as its failure's time: it had waited for all of the window, and failed in none.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import altair as alt
 
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_polite
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.ratios import tested_of
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, tables
@@ -236,8 +236,7 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
     rule = rule_of(told.matrix.run.plan)
     beside = [exposure for exposure in told.exposures.values() if not is_polite(exposure.condition)]
     known = [toll for exposure in beside if (toll := exposure.tolls.get(metric.name)) is not None]
-    family = sum(rule.by_plan or not math.isnan(toll.p) for toll in known)  # as `ratios.family_of` counts
-    rates = method.error_rates(method.comparisons(family, "this table"), rule)
+    rates = method.error_rates(method.comparisons(tested_of(known, rule), "this table"), rule)
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "

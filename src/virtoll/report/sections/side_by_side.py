@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import Toll
+from virtoll.analysis.ratios import Toll, tested_of
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
 from virtoll.report import method
@@ -68,9 +66,11 @@ def _family(findings: Findings) -> str:
 
 
 def _most_tested(tolls: Iterable[Toll], rule: Rule) -> int:
-    """Of how many comparisons a quantity's family is (`ratios.family_of`), the most of any."""
-    families = Counter(toll.metric.name for toll in tolls if rule.by_plan or not math.isnan(toll.p))
-    return max(families.values(), default=0)
+    """Of how many comparisons a quantity's family is, the most of any."""
+    families: dict[str, list[Toll]] = {}
+    for toll in tolls:
+        families.setdefault(toll.metric.name, []).append(toll)
+    return max((tested_of(family, rule) for family in families.values()), default=0)
 
 
 def _arms(findings: Findings) -> list[Arm]:

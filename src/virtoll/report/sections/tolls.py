@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,8 +11,7 @@ import altair as alt
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import OF_A_WINDOW
-from virtoll.analysis.ratios import Toll, TollTable
-from virtoll.analysis.rules import Rule
+from virtoll.analysis.ratios import Toll, TollTable, tested_of
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import (
@@ -228,7 +226,8 @@ def _tolls(findings: Findings) -> Table:
         )
         for skipped in findings.run.environment.skipped
     ]
-    family = max((_tested(findings.tolls(name).overall, findings.rule) for name in metrics), default=0)
+    judged = [[toll for toll in findings.tolls(name).overall if toll.arm.role != "floor"] for name in metrics]
+    family = max((tested_of(tolls, findings.rule) for tolls in judged), default=0)
     is_over_some = len(findings.compared) < len(findings.matrix.conditions)
     felt = " (what users feel: over all levels)" if is_over_some and own else ""
     notes = (
@@ -238,11 +237,6 @@ def _tolls(findings: Findings) -> Table:
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
-
-
-def _tested(tolls: Sequence[Toll], rule: Rule) -> int:
-    """How many are tested together (`ratios.family_of`); by a rule that looks several times, all that were planned."""
-    return sum(toll.arm.role != "floor" and (rule.by_plan or not math.isnan(toll.p)) for toll in tolls)
 
 
 def _by_condition(findings: Findings) -> Table:
