@@ -1,6 +1,7 @@
 # make         set-up: all that virtoll needs to be used
 # make run     as much of it as the quick proxy study needs, then that study; prints the path of its report
-# make test    set-up, then all tests
+# make test    set-up, then the tests
+# make test-long  those that take longest (tests/long.py), as long again; the continuous integration runs both
 # make test-nested  what this machine cannot offer, in emulated computers: KVM, Xen, control groups of version 2, an
 #              installed Debian with systemd; an hour and more (TESTS=tests/nested/test_kvm.py: minutes)
 # make check   formatting, types, lints, import rules
@@ -12,7 +13,7 @@
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test test-nested check bench calibrate faults docs wheel lock clean setup setup-dev
+.PHONY: run test test-long test-nested check bench calibrate faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
 # How many processes share the tests (cargo's are one of them), which wait for boots and windows more than they
@@ -20,6 +21,7 @@
 # environment says, and compiled once before: each of the many processes that share the tests, and that these start,
 # would compile it anew.
 WORKERS := 6
+SHARED = PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 setup:
 	@setup/install
@@ -33,7 +35,10 @@ run:
 
 test: setup-dev
 	@[ -d tests/__pycache__ ] || PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --collect-only --quiet >/dev/null || true
-	@PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(SHARED)
+
+test-long: setup-dev
+	@$(SHARED) -m long
 
 # One at a time: each emulates two CPUs. What Python compiles is kept: in there it takes minutes.
 TESTS ?= tests/nested

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 import leaks
+from long import is_long
 from patience import wait_for_boots, wait_for_loads
 from shares import ByPlatform, rank
 from stops import Stops
@@ -69,8 +70,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank(item.path))
+    for item in items:
+        if is_long(item.nodeid):
+            item.add_marker(pytest.mark.long)
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker("machine"):
