@@ -25,6 +25,7 @@ from virtoll.analysis.carrying import levels_of, of_levels
 from virtoll.analysis.claims import JudgedStatement
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.server import by_each_further, carried, void_levels
@@ -342,14 +343,22 @@ def test_a_ramp_whose_generators_cpu_time_is_not_known_has_no_proof_of_headroom(
 
 @pytest.mark.usefixtures("lost")
 def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
-    def change(_level: int, report: dict[str, Any]) -> None:
-        report["received"] = {}
+    """And where all are in and nothing comes, that is the server's, however late they joined."""
 
-    load = load_of(study())
+    def change(level: int, report: dict[str, Any]) -> None:
+        report["received"] = {}
+        report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+        report["window"]["joined_at_end"] = level if level == 20 else 0
+
+    load = load_of(study(TEXT.replace('["latency_p99 < 2 s", ', "[")))
     measured = ramped(subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path))
+    assert measured.facts["missed"]["20"] == ["loss < 1 %", "frozen < 1 %"]
+    assert "20" not in measured.facts[VOID]
+    why = "was not told)"
     assert measured.facts["missed"]["10"] == [
-        "loss < 1 % (loss_percent was not told)",
-        "frozen < 1 % (frozen_percent was not told)",
+        f"loss < 1 % (loss_percent {why}",
+        f"frozen < 1 % (frozen_percent {why}",
+        ALL_THERE,
     ]
 
 
@@ -402,6 +411,24 @@ def test_a_level_at_which_some_were_cut_off_was_not_met(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("lost")
+def test_who_was_cut_off_or_kept_out_was_so_by_no_late_join(tmp_path: Path) -> None:
+    """Who joined late had all its patience, and who was in was in: such levels were void, the generator's own."""
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        joins = report["joins"]
+        joins["lateness"] = [[20_000_000, 21_000_000, joins["offered"]]]
+        if level == 40:
+            report["leaves"]["failures"] = {"connection lost": level // 2}
+        if level == 60:
+            joins |= {"failures": {"timeout": 4}, "joined": joins["joined"] - 4, "time": [[40_000_000, 40_001_000, 16]]}
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, knee=100, change=change)), notes_in(tmp_path))
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [STAYED], "60": ["latency_p99 < 2 s"]}
+    assert measured.facts[VOID] == {}
+
+
+@pytest.mark.usefixtures("lost")
 def test_a_late_generator_voids_what_may_have_been_missed_for_it_told_or_not(tmp_path: Path) -> None:
     """Where a level missed what cannot be told of it, or that all were there, the service was blamed."""
 
@@ -409,6 +436,7 @@ def test_a_late_generator_voids_what_may_have_been_missed_for_it_told_or_not(tmp
         report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
         if level == 40:
             report["received"] = {}
+            report["window"]["joined_at_end"] = 0
         if level == 60:
             report["window"]["joined_at_end"] //= 2
 
@@ -835,6 +863,30 @@ def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: P
 
 
 @pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_what_a_server_took_is_not_told_where_a_browser_of_ours_was_not_there(tmp_path: Path) -> None:
+    """It sends to fewer then, which was told as a saving; what its participants saw is theirs. Who shows nothing is
+    there."""
+
+    def seen(kind: str) -> Matrix:
+        def failed(level: int, measurement: Measurement) -> Measurement:
+            failures = {kind: 1} if level == 40 else {}
+            told = Events(intended=2, offered=2, completed=2 - len(failures), failures=failures, censored=len(failures))
+            return Watched({}, {}, told, 0, "Chrome/1.2").beside(measurement)
+
+        return find(run_of(tmp_path / kind.replace(" ", "-"), seen_too=failed).path).matrix
+
+    crashed, dark = seen("crashed"), seen("no picture")
+    (docker,) = (arm for arm in crashed.arms if arm.platform == "docker")
+    (at_20,), (at_40,) = ([c for c in crashed.conditions if c.get(LEVEL) == level] for level in (20, 40))
+    for metric in ("server_cpus", "cpu_s_per_1000", "memory_mean_mib"):
+        why = crashed.why_missing(metric, docker, at_40)
+        assert "1 of 2 browsers of our own, whom it serves too, told nothing" in why, metric
+        assert crashed.absolute(metric, docker, at_20) is not None
+        assert dark.absolute(metric, docker, at_40) is not None
+    assert crashed.absolute("participants.loss_percent", docker, at_40) is not None
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
 @pytest.mark.parametrize(("dropped", "with_browsers"), [(3, True), (3, False), (0, True)])
 def test_where_browsers_are_and_levels_are_void_what_would_help_is_told(
     tmp_path: Path, dropped: int, with_browsers: bool
@@ -948,6 +1000,26 @@ def test_what_holds_how_late_the_generator_was_is_untold_of_a_level_and_the_rest
     measured = next(record.measured for record in read_run(run.path).records)
     assert measured is not None
     assert "jitter_ms" in measured.windows[1].values, "the record holds all that was told"
+
+
+def test_where_some_of_an_arms_blocks_hold_how_late_the_generator_was_none_of_them_tells(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    """Late in all blocks, and frozen in the first alone: the mean was of the others, at 0."""
+    asked = itertools.count()
+
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 20:
+            report["received"]["desktop"]["frozen_ns"] += 10**6 * (next(asked) < 4)  # of the arms in the first block
+            report["sent"]["webcam"]["late_frames"] = report["sent"]["webcam"]["frames"] * 2 // 100
+
+    matrix = find(run_of(tmp_path / "run", change=change).path).matrix
+    (docker,) = (arm for arm in matrix.arms if arm.platform == "docker")
+    (at_20,) = (condition for condition in matrix.conditions if condition.get(LEVEL) == 20)
+    assert matrix.absolute("participants.frozen_percent", docker, at_20) is None
+    why = matrix.why_missing("participants.frozen_percent", docker, at_20)
+    assert why == f"in 1 of {len(matrix.blocks)} trials it is not known: the others may be the better ones"
+    assert matrix.absolute("participants.waiting_percent", docker, at_20) is not None
 
 
 def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: None) -> None:

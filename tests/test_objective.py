@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from virtoll.loads.viewers import ViewersLoad
 from virtoll.record.knee import Objective
-from virtoll.record.model import Drain, Events, Quantity, Window
+from virtoll.record.model import JOINED, Drain, Events, Quantity, Window
 from virtoll.record.objective import missed, parse, values_of
 
 QUANTITIES = ViewersLoad().quantities
@@ -206,6 +206,14 @@ def test_where_somebody_waited_and_nothing_came_is_worse_than_any(
     else:
         with pytest.raises(ValueError, match="stalled_percent was not told"):
             value("stalled < 1 %", frozen, [])
+
+
+def test_where_all_are_in_and_nothing_comes_is_worse_than_any() -> None:
+    """The search of a server that let all in and sent nothing ended in an error."""
+    frozen = window(completed=2).model_copy(update={"work": 0, "counts": {JOINED: 2}})
+    assert value("stalled < 1 %", frozen, None) is None
+    with pytest.raises(ValueError, match="was not told"):
+        value("stalled < 1 %", frozen.model_copy(update={"counts": {JOINED: 0}}), None)
 
 
 def test_of_nothing_nothing_is_told() -> None:

@@ -8,6 +8,9 @@
 /// Numbers ahead of what is shown that are kept in mind, a byte each: the packets of a key frame that is a second of
 /// 20 Mbit/s, nearly twice.
 pub const KEPT: u64 = 4096;
+/// Numbers count no farther: SRTP rolls 2^16 of them over 2^32 times at most (RFC 3711, 3.3.1). str0m tells more of a
+/// repair of what was sent before number 0.
+pub const NUMBERS: u64 = 1 << 48;
 const CAME: u8 = 1;
 const ENDS: u8 = 2;
 /// What a decoder needs to begin with a frame: the parameters of all pictures, in which packet a key frame begins; those of
@@ -71,7 +74,8 @@ impl Default for Frames {
 impl Frames {
     /// A packet came that had not come before; `number` counts on beyond 2^16.
     pub fn packet(&mut self, number: u64, part: Part, now_ns: i64) -> Shown {
-        if self.next.is_some_and(|next| number < next) || number + KEPT <= self.highest {
+        let is_shown = self.next.is_some_and(|next| number < next);
+        if is_shown || number >= NUMBERS || number + KEPT <= self.highest {
             return Shown::default();
         }
         self.make_room(number);

@@ -158,6 +158,17 @@ fn a_stream_that_shows_a_picture_or_two_and_stops_is_frozen() {
     }
 }
 
+#[test]
+fn a_number_that_no_source_counts_to_changes_nothing() {
+    let part = Part { ends: true, key: KEY };
+    for number in [NUMBERS, u64::MAX - 2, u64::MAX] {
+        let mut frames = Frames::default();
+        assert_eq!(frames.packet(0, part, 0).frames, 1);
+        assert_eq!(frames.packet(number, part, 0), Shown::default());
+        assert_eq!(frames.packet(1, part, 0).frames, 1);
+    }
+}
+
 proptest! {
     #[test]
     fn in_any_order_no_frame_is_shown_twice_and_all_are_where_nothing_is_missing(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import KNEE, METRICS, TrialMetrics
-from virtoll.analysis.usage import note_usage
+from virtoll.analysis.usage import all_served, note_usage
 from virtoll.record.knee import Knee
 from virtoll.record.model import Measured
 
@@ -29,7 +29,8 @@ def note_knee(trial: TrialMetrics, measured: Measured, knee: Knee, run: Run) -> 
         return
     trial.put(KNEE, knee.value)
     windows = [measured.windows[number] for number in knee.deciding(intensities, knee.lower)]
-    note_usage(trial, measured.model_copy(update={"windows": windows}), run)
+    with all_served(trial, windows):
+        note_usage(trial, measured.model_copy(update={"windows": windows}), run)
     for name in trial.values.keys() & trial.missing.keys():
         trial.missing.pop(name)
         trial.notes[name] = _AT_IT

@@ -27,7 +27,7 @@ from virtoll.analysis.metrics import (
 from virtoll.analysis.ramps import untold_at
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
-from virtoll.analysis.usage import note_usage, of_one_level
+from virtoll.analysis.usage import all_served, note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
@@ -246,9 +246,10 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
         if wanted.latency:
             _latencies(trial, measured, run)
         if wanted.usage:
-            note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
-        if wanted.usage and intensity_of(record.trial.condition):
-            note_server(trial, measured, run, inside=wanted.inside)
+            with all_served(trial, measured.windows):
+                note_usage(trial, measured, run, memory=wanted.memory, inside=wanted.inside)
+                if intensity_of(record.trial.condition):
+                    note_server(trial, measured, run, inside=wanted.inside)
         if run.neighbours:
             _victim(trial, measured, run)
     _deployment(trial)
@@ -273,6 +274,7 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
             continue
         if key in untold:
             trial.put(name, untold[key])
+            trial.untold.add(name)  # of those that were at their best it is told
             continue
         if any(key in window.censored for window in measured.windows):
             trial.put(name, "it is among what never came")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.metrics import EXITS, MIB, PACKETS, TrialMetrics, is_under_kvm
-from virtoll.record.model import BESIDE, COVERAGE, Measured, TrialRecord, Window
+from virtoll.record.model import BESIDE, BROWSER, COVERAGE, NO_PICTURE, Measured, TrialRecord, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
@@ -70,6 +71,20 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
         trial.put("helpers_percent", helpers_s / instance_s * 100)
     if memory:
         _note_memory(trial, outside, (windows[0].start_ns, windows[-1].end_ns))
+
+
+@contextmanager
+def all_served(trial: TrialMetrics, windows: Sequence[Window]) -> Iterator[None]:
+    """Nothing that is noted in the block is told where our own browsers were not all there, whom a server serves beside
+    its participants: it took less. Who saw no picture was there.
+    """
+    known = set(trial.values)
+    yield
+    told = [window.events[BROWSER] for window in windows if BROWSER in window.events]
+    away = sum(each.intended - each.completed - each.failures.get(NO_PICTURE, 0) for each in told)
+    for name in trial.values.keys() - known if away else ():
+        of = sum(each.intended for each in told)
+        trial.drop(name, f"{away} of {of} browsers of our own, whom it serves too, told nothing: it took less")
 
 
 def _why_no_exits(trial: TrialMetrics) -> str:

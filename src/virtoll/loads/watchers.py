@@ -22,7 +22,7 @@ from virtoll.loads.browser import Browser, chromium
 from virtoll.loads.cdp import GONE, BrowserError, Kind, Page
 from virtoll.loads.sights import Sight, read, seen, shows_nothing
 from virtoll.offers import JanusRoom
-from virtoll.record.model import BROWSER, Events, Window
+from virtoll.record.model import BROWSER, NO_PICTURE, Events, Window
 
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
@@ -191,7 +191,7 @@ def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[
         why = now if isinstance(now, str) else then if isinstance(then, str) else ""
         if not isinstance(then, str) and not isinstance(now, str):
             pairs.append((then, now))
-            why = "no picture" if shows_nothing(now) else ""
+            why = NO_PICTURE if shows_nothing(now) else ""
         completed += not why
         if why:
             failures[why] = failures.get(why, 0) + 1

@@ -80,6 +80,7 @@ INTENDED = "intended"  # the key, in a window's counts, of what an open loop's s
 VIEW = "view"  # the key of a window's events that are viewers who began to play
 STAY = "stay"  # the key of a window's events that are participants who were in at some time of it, or before
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
+NO_PICTURE = "no picture"  # the kind of failure of a browser that is served and shows nothing
 # Checks of what a service owes its users: "requests were answered", "answered correctly before", "squid lived to the
 # end"; and that it had an answer for each of them by when the window began.
 ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from virtoll import units
 from virtoll.record.knee import Objective
-from virtoll.record.model import Events, Quantity, Window
+from virtoll.record.model import JOINED, Events, Quantity, Window
 
 FAILED = "failed_percent"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
@@ -150,10 +150,10 @@ def _quantity(metric: str, window: Window, events: Events | None) -> float | Non
 
 
 def _was_in_vain(window: Window, events: Events) -> bool:
-    """Whether all that was asked for failed; or some failed, or was under way still when the window ended, and in it
-    nothing was done, or nothing came.
+    """Whether all that was asked for failed; or some failed, or was under way still when the window ended, or was let
+    in, and in it nothing was done, or nothing came.
     """
-    waited = events.censored > 0 or events.drain is not None
+    waited = events.censored > 0 or events.drain is not None or window.counts.get(JOINED, 0) > 0
     was_idle = not window.work or window.counts.get("body_bytes") == 0
     return (events.censored > 0 and not events.completed) or (waited and was_idle)
 
