@@ -398,6 +398,20 @@ def tree(*names: str) -> bytes:
     return made.getvalue()
 
 
+def test_what_is_laid_out_is_on_the_ledgers_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, synced = tmp_path / "state/ledger/performer.jsonl", dict[str, str]()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced[str(path)] = path.read_text() if path.is_file() else " ".join(each.name for each in path.iterdir())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    os.close(boot._announced(ledger, tmp_path / "state/performer"))
+    assert str(tmp_path / "state/performer") in synced[str(ledger)]
+    names = ("performer.jsonl", "ledger", "state")
+    assert all(name in synced[str(above)] for name, above in zip(names, ledger.parents, strict=False))
+
+
 @pytest.mark.machine
 @pytest.mark.parametrize(
     ("version", "size", "data", "why"),

@@ -97,12 +97,14 @@ def _remove_if_empty(host: Host, path: str) -> None:
 class Resource:
     """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
     ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
+    ``outlives_power``: still there when this machine has lost its power.
     """
 
     is_there: Callable[[Host, str], bool]
     remove: Callable[[Host, str], None]
     holds_work: bool = False
     elsewhere: bool = False
+    outlives_power: bool = False
 
 
 RESOURCES: dict[str, Resource] = {
@@ -113,19 +115,19 @@ RESOURCES: dict[str, Resource] = {
     # a mount point
     "mount": Resource(lambda host, path: path in _mount_points(host), _remove_mount),
     # a directory tree
-    "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
+    "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory, outlives_power=True),
     # a directory that others may use, too, made by a program that leaves it: removed once it is empty
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
     # a container of OpenVZ's, by its id, with its disk and all processes in it
-    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
+    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True, outlives_power=True),
     # a container of Proxmox's, by its number and its tag, with its disk and all processes in it
-    "proxmox-ct": Resource(proxmox.is_there, proxmox.remove_container, holds_work=True),
+    "proxmox-ct": Resource(proxmox.is_there, proxmox.remove_container, holds_work=True, outlives_power=True),
     # a virtual machine of Proxmox's, likewise
-    "proxmox-vm": Resource(proxmox.is_there, proxmox.remove_machine, holds_work=True),
+    "proxmox-vm": Resource(proxmox.is_there, proxmox.remove_machine, holds_work=True, outlives_power=True),
     # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
     "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
     # a directory tree on a machine that is reached by ssh, with all processes that have their root in it
-    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True),
+    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True, outlives_power=True),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
