@@ -22,7 +22,7 @@ from on_fakes import on_fakes
 from virtoll import __version__
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import PlannedTrial
-from virtoll.run import frames, hosting, performing
+from virtoll.run import frames, hosting, obeying
 from virtoll.run.hosting import Hosting, Order
 from virtoll.run.stage import Stage
 
@@ -86,9 +86,9 @@ def message(text: str) -> Callable[[], None]:
     return said(len(text).to_bytes(8, "big"), text.encode())
 
 
-def hello(protocol: int = performing.PROTOCOL, virtoll: str = __version__, digest: str = "0" * 64) -> None:
+def hello(protocol: int = obeying.PROTOCOL, virtoll: str = __version__, digest: str = "0" * 64) -> None:
     """Another than the one that was brought."""
-    other = performing.Hello(protocol=protocol, virtoll=virtoll, digest=digest)
+    other = obeying.Hello(protocol=protocol, virtoll=virtoll, digest=digest)
     frames.write_message(1, other.model_dump_json().encode())
     os._exit(0)
 
@@ -142,16 +142,16 @@ def _main() -> None:
     assert hashlib.sha256(tree).hexdigest() == digest
     if at == "tree":
         DEEDS[deed]()
-    frames.write(1, b"Welcome to a login shell\nvirtoll", performing.mark(nonce))
+    frames.write(1, b"Welcome to a login shell\nvirtoll", obeying.mark(nonce))
     if at == "hello":
         DEEDS[deed]()
-    good = performing.Hello(protocol=performing.PROTOCOL, virtoll=__version__, digest=digest)
+    good = obeying.Hello(protocol=obeying.PROTOCOL, virtoll=__version__, digest=digest)
     frames.write_message(1, good.model_dump_json().encode())
     patch = pytest.MonkeyPatch()
     on_fakes(patch, {})
     patch.setattr(Stage, "lab", _lab)
     patch.setattr(hosting, "alone", lambda _host: nullcontext([]))
-    performing.perform(0, 1, Played(name, at, deed))
+    obeying.perform(0, 1, Played(name, at, deed))
 
 
 if __name__ == "__main__":

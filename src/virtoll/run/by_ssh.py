@@ -29,7 +29,7 @@ from virtoll.run import boot, frames
 from virtoll.run.fleet import BY_SSH, Answer, Said, heard, read
 from virtoll.run.handed import MOST_BYTES
 from virtoll.run.hosting import Order
-from virtoll.run.performing import BEAT_S, PROTOCOL, Hello, mark
+from virtoll.run.obeying import BEAT_S, PROTOCOL, Hello, mark
 from virtoll.run.pushed import Pushed, write
 from virtoll.run.there import Clock
 
@@ -131,7 +131,7 @@ class SshCluster:
 
 
 class Line:
-    """One run of ssh, which lasts until `end`. ``option``: which named the machine; ``role``: see `performing.main`."""
+    """One run of ssh, which lasts until `end`. ``option``: which named the machine; ``role``: see `obeying.obey`."""
 
     def __init__(
         self, destination: str, host: str, pushed: Pushed, option: str = BY_SSH, role: Sequence[str] = ()
