@@ -34,6 +34,7 @@ from virtoll.hosts.resources import RESOURCES
 # A child that the owner had forked but that had not become its command yet when the owner was killed holds the lock
 # for that instant longer: long on a busy machine.
 _LOCK_GRACE_S = 30.0
+LEFT = "left as it is: "
 _NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
 _REMEDY_ELSEWHERE = "`virtoll clean` when that machine can be reached again; if it is gone for good, delete this ledger"
 _REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
@@ -190,7 +191,8 @@ def _parsed(line: str) -> object:
 
 
 def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
-    """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed.
+    """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed, and one
+    that begins with `LEFT` for each that is to stay as it is.
 
     Raises HostError at the end if something could not be removed; its ledger is then kept. ElsewhereError where all of
     that is on other machines.
@@ -217,7 +219,7 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
         finally:
             os.close(file)
     if failures:
-        what = "\n".join([*failures, *(f"removed: {line}" for line in removed)])
+        what = "\n".join([*failures, *(line if line.startswith(LEFT) else f"removed: {line}" for line in removed)])
         raise _resisting(what, host.where, is_here=is_here)
     return removed
 
@@ -332,13 +334,14 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
             is_here = True
             continue
         try:
+            why = RESOURCES[entry.kind].why_left(host, entry.name)
             RESOURCES[entry.kind].remove(host, entry.name)
         except Exception as error:  # whatever resists: the rest must go
             failures.append(f"{thing}: {error}")
             is_here |= not RESOURCES[entry.kind].elsewhere
         else:
             strike(file, path, entry.number)
-            removed.append(thing)
+            removed.append(f"{LEFT}{thing}, for {why}" if why else thing)
     if failures:
         what = "could not be removed:\n" + "\n".join(failures)
         raise _resisting(what, str(path), is_here=is_here)

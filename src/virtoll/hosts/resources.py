@@ -17,7 +17,7 @@ from virtoll.errors import CommandError, HostError
 from virtoll.hosts import proxmox, ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
-from virtoll.hosts.changes import end_keeper, undo_setting
+from virtoll.hosts.changes import end_keeper, undo_setting, why_setting_is_left
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.hosts.namespaces import unmount_if_empty
 from virtoll.hosts.xen import destroy_domain, domain_exists
@@ -98,6 +98,7 @@ class Resource:
     """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
     ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
     ``outlives_power``: still there when this machine has lost its power.
+    ``why_left``: why `remove` is to leave it as it is, which is no error; "" where it is not to.
     """
 
     is_there: Callable[[Host, str], bool]
@@ -105,6 +106,7 @@ class Resource:
     holds_work: bool = False
     elsewhere: bool = False
     outlives_power: bool = False
+    why_left: Callable[[Host, str], str] = lambda _host, _name: ""
 
 
 RESOURCES: dict[str, Resource] = {
@@ -137,5 +139,5 @@ RESOURCES: dict[str, Resource] = {
     # a process that goes on when its command has ended (`virtoll.hosts.changes.Keeper`)
     "process": Resource(lambda _host, _name: False, end_keeper, holds_work=True),
     # a file of the kernel's that was there before, and is put back (`virtoll.hosts.changes.Setting`)
-    "setting": Resource(lambda _host, _name: False, undo_setting),
+    "setting": Resource(lambda _host, _name: False, undo_setting, why_left=why_setting_is_left),
 }

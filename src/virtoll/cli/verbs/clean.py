@@ -6,7 +6,7 @@ import argparse
 
 from virtoll.cli import common
 from virtoll.hosts import tuning
-from virtoll.hosts.ledger import clean
+from virtoll.hosts.ledger import LEFT, clean
 from virtoll.hosts.local import LocalHost
 from virtoll.images.cached import remove_forsaken
 from virtoll.plain import printable
@@ -29,10 +29,11 @@ def do(arguments: argparse.Namespace) -> int:
                 removed.extend(remove_forsaken(LocalHost()))
             finally:
                 _tell(removed)
-    print("nothing was left" if not removed else f"{len(removed)} removed")
+    count = sum(not line.startswith(LEFT) for line in removed)
+    print("nothing was left" if not removed else f"{count} removed")
     return 0
 
 
 def _tell(removed: list[str]) -> None:
     for line in removed:
-        print(printable(f"removed {line}"))
+        print(printable(line if line.startswith(LEFT) else f"removed {line}"))
