@@ -365,6 +365,29 @@ def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: Loca
     assert list(directory.iterdir()) == []
 
 
+def test_a_ledger_that_clean_holds_for_a_look_before_its_owner_is_told_is_waited_for(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made, and not locked yet; the run that had made it said that it was under way already."""
+    path = tmp_path / "run.jsonl"
+    path.touch()
+    other = _other_holder(path, code="")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(ledgers.Ledger(host, path).open)
+        with pytest.raises(TimeoutError):
+            opening.result(0.3)
+        other.communicate(timeout=600)
+        opening.result(600).close()
+    path.touch()
+    monkeypatch.setattr(ledgers, "_LOCK_GRACE_S", 0.05)
+    other = _other_holder(path, code="")
+    try:
+        with pytest.raises(HostError, match="under way already, or being cleaned up"):
+            ledgers.Ledger(host, path).open()
+    finally:
+        other.communicate(timeout=600)
+
+
 def test_a_reopened_ledger_removes_what_its_dead_owner_left(host: LocalHost, tmp_path: Path) -> None:
     thing, path = tmp_path / "thing", tmp_path / "run.jsonl"
     thing.mkdir()

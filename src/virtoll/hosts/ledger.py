@@ -295,14 +295,17 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _expect_soon_free(owner: Process | None, path: Path, deadline: float) -> None:
-    """HostError unless only an instant's child of a dead process can be what holds the ledger."""
-    if owner is None or is_alive(owner):
+    """HostError unless only an instant's child of a dead process can be what holds the ledger, or a `clean` that looks
+    into one that has just been made.
+    """
+    is_late = time.monotonic() > deadline
+    if is_alive(owner) if owner is not None else is_late:
         raise _InUseError(
             "this run is under way already, or being cleaned up",
             where=str(path),
             remedy="wait for the other virtoll to end (fuser names its process)",
         ) from None
-    if time.monotonic() > deadline:
+    if owner is not None and is_late:
         raise HostError(
             f"process {owner.pid}, whose ledger this is, is dead, but a child of it still holds the ledger",
             where=str(path),
