@@ -10,6 +10,7 @@ import hashlib
 import os
 import select
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +66,11 @@ def swallows() -> None:
     os._exit(0)
 
 
+def stopped() -> None:
+    """It is there, and no part of it does anything any more."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def killed() -> None:
     """What performs is gone."""
     print("Out of memory", file=sys.stderr)
@@ -97,6 +103,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "lost": lost,
     "refused": refused,
     "killed": killed,
+    "stopped": stopped,
     "mute": mute,
     "swallows": swallows,
     "half": said((100).to_bytes(8, "big"), b"{"),
@@ -151,7 +158,7 @@ def _main() -> None:
     on_fakes(patch, {})
     patch.setattr(Stage, "lab", _lab)
     patch.setattr(hosting, "alone", lambda _host: nullcontext([]))
-    obeying.perform(0, 1, Played(name, at, deed))
+    obeying.perform(0, 1, Played(name, at, deed), beat_s=obeying.BEAT_S, beats_for=hosting.measures_nothing)
 
 
 if __name__ == "__main__":

@@ -214,6 +214,18 @@ def test_a_host_that_cannot_clean_or_look_is_told(double: Double, capsys: Any, v
     assert "\x1b" not in told(capsys)
 
 
+@pytest.mark.parametrize("verb", ["clean", "doctor", "run"])
+def test_a_host_that_gives_no_sign_of_life_while_nothing_is_measured_is_given_up(
+    double: Double, capsys: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """It was waited for without an end."""
+    for name in ("_SILENCE_S", "_UNDO_S", "_LAST_WORDS_S"):
+        monkeypatch.setattr(by_ssh, name, 2.0)
+    double.plays(f"{'prepare' if verb == 'run' else verb}:1", "stopped")
+    assert (double.run() if verb == "run" else double.virtoll(verb)) == 3
+    assert "nothing was heard for 2 s" in told(capsys)
+
+
 def test_what_a_host_offers_names_each_mode() -> None:
     offer = MachineOffer({}, [])
     good = there.Examined(offer=offer, removed=[]).model_dump_json()
@@ -309,6 +321,52 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
         frames.read_message(answers)
     os.close(orders)
     os.close(answers)
+
+
+class _Slow(Hosting):
+    """A host of whom a few signs of life are heard before it answers, and who is then left alone for a while."""
+
+    def __init__(self, until: threading.Event) -> None:
+        super().__init__("here")
+        self._until = until
+
+    def answer(self, data: bytes) -> bytes:
+        assert self._until.wait(PATIENCE_S)
+        return super().answer(data)
+
+
+@pytest.mark.usefixtures("no_signals")
+def test_signs_of_life_come_while_nothing_is_measured_and_none_behind_the_answer() -> None:
+    """An empty answer could not be told from one."""
+    orders, ours = os.pipe()
+    answers, theirs = os.pipe()
+    heard: list[bytes] = []
+    beaten = threading.Event()
+
+    def order(kind: Any) -> None:
+        frames.write_message(ours, hosting.Order(run="r", kind=kind).model_dump_json().encode())
+
+    def hear() -> None:
+        order("clock")
+        assert [frames.read_message(answers) for _ in range(3)] == [b""] * 3
+        beaten.set()
+        while not heard:
+            heard.extend(filter(None, [frames.read_message(answers)]))
+        order("end")  # there is no run
+        heard.append(frames.read_message(answers))
+        os.close(ours)
+
+    hearing = threading.Thread(target=hear)
+    hearing.start()
+    obeying.perform(orders, theirs, _Slow(beaten), PATIENCE_S, beat_s=0.001, beats_for=hosting.measures_nothing)
+    hearing.join(PATIENCE_S)
+    assert b"wall_s" in heard[0]
+    assert b"no run is under way here" in heard[1]
+    for thread in threading.enumerate():
+        if thread.name in ("orders", "beats"):
+            thread.join(PATIENCE_S)
+    for end in (orders, answers, theirs):
+        os.close(end)
 
 
 class _Fails(Hosting):

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from virtoll import __version__
 from virtoll.hosts import keyring
 from virtoll.plain import printable
 from virtoll.run import frames
-from virtoll.run.hosting import Hosting
+from virtoll.run.hosting import Hosting, measures_nothing
 from virtoll.run.one_by_one import OneByOne
 from virtoll.run.posting import Post
 
@@ -58,18 +59,31 @@ class Obeys(Protocol):
 
 
 def perform(
-    orders: int, answers: int, hosting: Obeys, silence_s: float = _SILENCE_S, beat_s: float | None = None
+    orders: int,
+    answers: int,
+    hosting: Obeys,
+    silence_s: float = _SILENCE_S,
+    beat_s: float | None = None,
+    *,
+    beats_for: Callable[[bytes], bool] | None = None,
 ) -> None:
     """Carry out what comes, in this thread, until no more does; nothing of a run is left then.
 
-    ``beat_s``: how often to say meanwhile that we are there, by an empty message; None: never.
+    ``beat_s``: how often to say meanwhile that we are there, by an empty message; None: never. ``beats_for``: during
+    which orders alone, of which there is one at a time; None: at all times.
     """
     executor = OneByOne(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    writing, over = threading.Lock(), threading.Event()
+    writing, over, beating = threading.Lock(), threading.Event(), threading.Event()
+    if beats_for is None:
+        beating.set()
 
-    def say(message: bytes) -> None:
+    def say(message: bytes, *, is_beat: bool = False) -> None:
         try:
             with writing:
+                if is_beat and not beating.is_set():
+                    return
+                if not is_beat and beats_for is not None:
+                    beating.clear()
                 frames.write_message(answers, message)
         except OSError:
             executor.shutdown()  # nobody reads any more
@@ -86,13 +100,15 @@ def perform(
 
     def beat() -> None:
         while not over.wait(beat_s):
-            say(b"")
+            say(b"", is_beat=True)
 
     def listen() -> None:
         try:
             while True:
                 order = frames.read_message(orders, _MOST_ORDER_BYTES, silence_s)
                 if order:  # an empty one says that somebody is there
+                    if beats_for is not None and beats_for(order):
+                        beating.set()
                     executor.submit(hosting.answer, order).add_done_callback(answer)
         except frames.FramesError as error:
             print(f"virtoll: no more orders: {error}", file=sys.stderr, flush=True)
@@ -120,4 +136,4 @@ def obey(digest: str, name: str, nonce: str, role: list[str]) -> None:
     if role == [POST]:
         perform(0, answers, Post(name), beat_s=BEAT_S)
     else:
-        perform(0, answers, Hosting(name))
+        perform(0, answers, Hosting(name), beat_s=BEAT_S, beats_for=measures_nothing)
