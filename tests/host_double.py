@@ -10,6 +10,7 @@ import hashlib
 import os
 import select
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from on_fakes import on_fakes
 from virtoll import __version__
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import PlannedTrial
-from virtoll.run import frames, hosting, performing
+from virtoll.run import frames, hosting, obeying
 from virtoll.run.hosting import Hosting, Order
 from virtoll.run.stage import Stage
 
@@ -65,6 +66,11 @@ def swallows() -> None:
     os._exit(0)
 
 
+def stopped() -> None:
+    """It is there, and no part of it does anything any more."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def killed() -> None:
     """What performs is gone."""
     print("Out of memory", file=sys.stderr)
@@ -86,9 +92,9 @@ def message(text: str) -> Callable[[], None]:
     return said(len(text).to_bytes(8, "big"), text.encode())
 
 
-def hello(protocol: int = performing.PROTOCOL, virtoll: str = __version__, digest: str = "0" * 64) -> None:
+def hello(protocol: int = obeying.PROTOCOL, virtoll: str = __version__, digest: str = "0" * 64) -> None:
     """Another than the one that was brought."""
-    other = performing.Hello(protocol=protocol, virtoll=virtoll, digest=digest)
+    other = obeying.Hello(protocol=protocol, virtoll=virtoll, digest=digest)
     frames.write_message(1, other.model_dump_json().encode())
     os._exit(0)
 
@@ -97,6 +103,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "lost": lost,
     "refused": refused,
     "killed": killed,
+    "stopped": stopped,
     "mute": mute,
     "swallows": swallows,
     "half": said((100).to_bytes(8, "big"), b"{"),
@@ -142,16 +149,16 @@ def _main() -> None:
     assert hashlib.sha256(tree).hexdigest() == digest
     if at == "tree":
         DEEDS[deed]()
-    frames.write(1, b"Welcome to a login shell\nvirtoll", performing.mark(nonce))
+    frames.write(1, b"Welcome to a login shell\nvirtoll", obeying.mark(nonce))
     if at == "hello":
         DEEDS[deed]()
-    good = performing.Hello(protocol=performing.PROTOCOL, virtoll=__version__, digest=digest)
+    good = obeying.Hello(protocol=obeying.PROTOCOL, virtoll=__version__, digest=digest)
     frames.write_message(1, good.model_dump_json().encode())
     patch = pytest.MonkeyPatch()
     on_fakes(patch, {})
     patch.setattr(Stage, "lab", _lab)
     patch.setattr(hosting, "alone", lambda _host: nullcontext([]))
-    performing.perform(0, 1, Played(name, at, deed))
+    obeying.perform(0, 1, Played(name, at, deed), beat_s=obeying.BEAT_S, beats_for=hosting.measures_nothing)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.post import nics
 from virtoll.post.orders import Nic, Order
-from virtoll.run import frames, performing, posting
+from virtoll.run import frames, obeying, posting
 from virtoll.run.posting import Post
 
 NIC = Nic(name="eth7", driver="ixgbe", speed_mbit_per_s=10_000, mtu=1500, identity="0123abcd")
@@ -119,14 +119,14 @@ def put(directory: Path, patch: pytest.MonkeyPatch) -> None:
 def _main() -> None:
     at, _, deed = os.environ["HOST_PLAYS"].partition(" ")
     _, digest, size, name, nonce, role = shlex.split(sys.argv[-1])[-6:]
-    assert role == performing.POST
+    assert role == obeying.POST
     frames._exactly(0, int(size), None)
-    frames.write(1, b"Welcome to a login shell\nvirtoll", performing.mark(nonce))
-    hello = performing.Hello(protocol=performing.PROTOCOL, virtoll=__version__, digest=digest)
+    frames.write(1, b"Welcome to a login shell\nvirtoll", obeying.mark(nonce))
+    hello = obeying.Hello(protocol=obeying.PROTOCOL, virtoll=__version__, digest=digest)
     frames.write_message(1, hello.model_dump_json().encode())
     stand_here(pytest.MonkeyPatch(), Path(os.environ["POST_STATE"]))
     beat_s: Any = None if deed == "silent" else 0.05
-    performing.perform(0, 1, Played(name, at, deed), beat_s=beat_s)
+    obeying.perform(0, 1, Played(name, at, deed), beat_s=beat_s)
 
 
 if __name__ == "__main__":

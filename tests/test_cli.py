@@ -309,6 +309,7 @@ def test_clean_and_a_run_keep_out_of_each_others_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
     with exclusive(tmp_path / "state"):
         assert run("clean") == 3
     assert f"another virtoll is at work here (process {os.getpid()})" in capsys.readouterr().err

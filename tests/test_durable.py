@@ -16,7 +16,8 @@ from test_run import IDS, TOLLS, new_run
 from virtoll.errors import StoreError
 from virtoll.fakes import FakeExperiment
 from virtoll.files import durable
-from virtoll.images.cached import cached
+from virtoll.hosts.local import LocalHost
+from virtoll.images.cached import cached, remove_forsaken
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import execute
 
@@ -106,6 +107,30 @@ def test_a_cache_entry_that_cannot_be_synced_is_none(tmp_path: Path, monkeypatch
     with pytest.raises(OSError, match="Input/output"):
         cached(tmp_path / "entry", lambda partial: partial.mkdir())
     assert [path.name for path in tmp_path.iterdir()] == [".entry.lock"]
+
+
+def test_what_a_killed_maker_left_is_removed_and_what_is_being_made_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
+    left = [tmp_path / "images/.bootstrap-0123.partial", tmp_path / "images/0123/.disk-1.ext4.partial"]
+    strangers = tmp_path / "images/.stranger.partial"  # nobody says by a lock that he makes it here
+    being_made: list[list[str]] = []
+
+    def make(partial: Path) -> None:
+        partial.mkdir()
+        being_made.append(remove_forsaken(LocalHost()))
+        assert partial.is_dir()
+
+    for place in (left[0] / "rootfs/proc", left[1].parent, strangers):
+        place.mkdir(parents=True)
+    left[1].write_bytes(b"half a disk")
+    for path in left:
+        path.with_name(path.name.replace(".partial", ".lock")).touch()
+    cached(tmp_path / "images/4567", make)
+    assert being_made == [[f"what a killed virtoll was making: {path}" for path in left]]
+    assert [path.exists() for path in (*left, strangers)] == [False, False, True]
+    assert remove_forsaken(LocalHost()) == []
 
 
 def test_syncfs_is_really_asked(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from virtoll.report.method import log_scale
 from virtoll.report.promises import promise
 from virtoll.report.words import replicates_of
 from virtoll.run import alone, cluster, environment, groups, hosting, over_hosts
-from virtoll.run.fleet import Answer
+from virtoll.run.fleet import Answer, Fleet
 from virtoll.run.handed import Handed, packed, unpacked
 from virtoll.run.hosting import Offer, Order
 from virtoll.run.request import Request
@@ -863,6 +863,47 @@ def test_groups_are_those_of_the_host_with_least_memory() -> None:
         two = {"a": ready(1630, ["q", "f"], ["d", "l"]), "b": ready(1380, ["q", "d"], ["f", "l"])}
         over_hosts.planned(cast(Any, study), [], two)
     assert seen == [[["q", "d"], ["f", "l"]]]
+
+
+@pytest.mark.parametrize(
+    ("design", "divided"),
+    [
+        ("blocks", [["docker+routed"], ["native+routed (again)"]]),
+        ("rotation", [["docker+routed"]]),
+        ("rotation", [["docker+routed"], ["docker+routed"]]),
+        ("rotation", [["nobody's"]]),
+        ("rotation", [[], []]),
+    ],
+)
+def test_a_host_whose_groups_are_none_is_left_out(
+    yard: Yard, capsys: Any, design: str, divided: list[list[str]]
+) -> None:
+    """Planned by it, the run of all hosts ended with a traceback, or without some of its arms."""
+    real = yard.hosting("node1").answer
+
+    def answer(data: bytes) -> bytes:
+        said = real(data)
+        if Order.model_validate_json(data).kind != "prepare":
+            return said
+        ready = hosting.Ready.model_validate_json(said)
+        return ready.model_copy(update={"groups": divided, "free_bytes": 1}).model_dump_json().encode()
+
+    yard.hostings["node1"].answer = answer  # type: ignore[method-assign]
+    yard.start("node1", "node2")
+    text = SMALL if design == "blocks" else SMALL.replace("seed = 4", 'seed = 4\ndesign = "rotation"')
+    assert yard.run(text=text) == 0
+    assert set(yard.run_directory.plan.hosts.values()) == {"node2"}
+    assert yard.hosting("node1").run is None
+    assert "node1 does not take part: its answer makes no sense" in told(capsys)
+
+
+def test_a_host_that_divides_each_arm_of_a_rotation_into_a_group_takes_part() -> None:
+    roles = {"native": "baseline", "native again": "floor", "docker": "treatment", "lxc": "treatment"}
+    arms = [Arm(label=label, platform="native", network="none", role=cast(Any, role)) for label, role in roles.items()]
+    groups = [["docker", "native again"], ["lxc"]]
+    ready = {"a": hosting.Ready(environment=fake_environment(), groups=groups, free_bytes=1)}
+    fleet = Fleet(cast(Any, SimpleNamespace(hosts=("a",))), "run", print)
+    assert fleet.divided(ready, arms, "rotation") == ready
 
 
 def test_too_much_is_not_even_fetched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -25,7 +26,7 @@ from virtoll.errors import Problem, StudyError, TrialError
 from virtoll.hosts.ssh import script
 from virtoll.post import orders as post_orders
 from virtoll.record.store import RunDirectory
-from virtoll.run import boot, by_ssh, frames, hosting, one_by_one, performing, pushed, there
+from virtoll.run import boot, by_ssh, frames, hosting, obeying, one_by_one, pushed, there
 from virtoll.run.by_ssh import destination_of, host_name
 from virtoll.run.doctor import MachineOffer
 from virtoll.run.fleet import refusal
@@ -213,6 +214,18 @@ def test_a_host_that_cannot_clean_or_look_is_told(double: Double, capsys: Any, v
     assert "\x1b" not in told(capsys)
 
 
+@pytest.mark.parametrize("verb", ["clean", "doctor", "run"])
+def test_a_host_that_gives_no_sign_of_life_while_nothing_is_measured_is_given_up(
+    double: Double, capsys: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """It was waited for without an end."""
+    for name in ("_SILENCE_S", "_UNDO_S", "_LAST_WORDS_S"):
+        monkeypatch.setattr(by_ssh, name, 2.0)
+    double.plays(f"{'prepare' if verb == 'run' else verb}:1", "stopped")
+    assert (double.run() if verb == "run" else double.virtoll(verb)) == 3
+    assert "nothing was heard for 2 s" in told(capsys)
+
+
 def test_what_a_host_offers_names_each_mode() -> None:
     offer = MachineOffer({}, [])
     good = there.Examined(offer=offer, removed=[]).model_dump_json()
@@ -271,7 +284,7 @@ def test_what_goes_not_together_is_refused(double: Double, options: tuple[str, .
 @pytest.fixture(name="no_signals")
 def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody interrupts pytest."""
-    monkeypatch.setattr(performing, "OneByOne", lambda _interrupt: OneByOne(lambda: None))
+    monkeypatch.setattr(obeying, "OneByOne", lambda _interrupt: OneByOne(lambda: None))
     monkeypatch.setattr(one_by_one, "_ARRIVES_S", 0.0)
 
 
@@ -279,7 +292,7 @@ def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_hears_nothing_ends(capfd: Any) -> None:
     orders, held = os.pipe()
     try:
-        performing.perform(orders, 1, Hosting("here"), silence_s=0.01)
+        obeying.perform(orders, 1, Hosting("here"), silence_s=0.01)
     finally:
         os.close(orders)
         os.close(held)
@@ -300,7 +313,7 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
 
     hearing = threading.Thread(target=hear)
     hearing.start()
-    performing.perform(orders, theirs, Hosting("here"))
+    obeying.perform(orders, theirs, Hosting("here"))
     hearing.join(PATIENCE_S)
     os.close(theirs)
     assert b"the order cannot be read" in heard[0]
@@ -308,6 +321,52 @@ def test_an_order_that_is_none_is_refused_and_a_beat_is_no_order() -> None:
         frames.read_message(answers)
     os.close(orders)
     os.close(answers)
+
+
+class _Slow(Hosting):
+    """A host of whom a few signs of life are heard before it answers, and who is then left alone for a while."""
+
+    def __init__(self, until: threading.Event) -> None:
+        super().__init__("here")
+        self._until = until
+
+    def answer(self, data: bytes) -> bytes:
+        assert self._until.wait(PATIENCE_S)
+        return super().answer(data)
+
+
+@pytest.mark.usefixtures("no_signals")
+def test_signs_of_life_come_while_nothing_is_measured_and_none_behind_the_answer() -> None:
+    """An empty answer could not be told from one."""
+    orders, ours = os.pipe()
+    answers, theirs = os.pipe()
+    heard: list[bytes] = []
+    beaten = threading.Event()
+
+    def order(kind: Any) -> None:
+        frames.write_message(ours, hosting.Order(run="r", kind=kind).model_dump_json().encode())
+
+    def hear() -> None:
+        order("clock")
+        assert [frames.read_message(answers) for _ in range(3)] == [b""] * 3
+        beaten.set()
+        while not heard:
+            heard.extend(filter(None, [frames.read_message(answers)]))
+        order("end")  # there is no run
+        heard.append(frames.read_message(answers))
+        os.close(ours)
+
+    hearing = threading.Thread(target=hear)
+    hearing.start()
+    obeying.perform(orders, theirs, _Slow(beaten), PATIENCE_S, beat_s=0.001, beats_for=hosting.measures_nothing)
+    hearing.join(PATIENCE_S)
+    assert b"wall_s" in heard[0]
+    assert b"no run is under way here" in heard[1]
+    for thread in threading.enumerate():
+        if thread.name in ("orders", "beats"):
+            thread.join(PATIENCE_S)
+    for end in (orders, answers, theirs):
+        os.close(end)
 
 
 class _Fails(Hosting):
@@ -324,7 +383,7 @@ def test_who_cannot_answer_ends_and_says_why(beat_s: float | None, capfd: Any) -
     orders, ours = os.pipe()
     answers, theirs = os.pipe()
     frames.write_message(ours, b"{}")
-    performing.perform(orders, theirs, _Fails("here"), silence_s=PATIENCE_S, beat_s=beat_s)
+    obeying.perform(orders, theirs, _Fails("here"), silence_s=PATIENCE_S, beat_s=beat_s)
     assert "virtoll: an order cannot be answered: ValueError: no answer to 2 B" in capfd.readouterr().err
     os.close(ours)
     for thread in threading.enumerate():
@@ -358,11 +417,11 @@ def test_what_is_brought_is_the_same_each_time_and_all_that_performs() -> None:
     assert first == again
     names = [name for name, _ in pushed.files()]
     assert len(names) == len(set(names))
-    assert {"virtoll/native/virtoll-agent", "virtoll/run/performing.py"} <= set(names)
+    assert {"virtoll/native/virtoll-agent", "virtoll/run/performing.py", "virtoll/run/obeying.py"} <= set(names)
     assert not any(name.startswith("/") or ".." in name.split("/") for name in names)
     code = """if True:
         import importlib, pkgutil, sys
-        import pyarrow.parquet, virtoll.run.performing, virtoll.run.laboratory, virtoll.run.there
+        import pyarrow.parquet, virtoll.run.obeying, virtoll.run.laboratory, virtoll.run.there
         for room in sorted(set(sys.modules)):
             if room.startswith("virtoll.") and hasattr(sys.modules[room], "__path__"):
                 for module in pkgutil.iter_modules(sys.modules[room].__path__, room + "."):
@@ -398,6 +457,20 @@ def tree(*names: str) -> bytes:
     return made.getvalue()
 
 
+def test_what_is_laid_out_is_on_the_ledgers_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, synced = tmp_path / "state/ledger/performer.jsonl", dict[str, str]()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced[str(path)] = path.read_text() if path.is_file() else " ".join(each.name for each in path.iterdir())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    os.close(boot._announced(ledger, tmp_path / "state/performer"))
+    assert str(tmp_path / "state/performer") in synced[str(ledger)]
+    names = ("performer.jsonl", "ledger", "state")
+    assert all(name in synced[str(above)] for name, above in zip(names, ledger.parents, strict=False))
+
+
 @pytest.mark.machine
 @pytest.mark.parametrize(
     ("version", "size", "data", "why"),
@@ -423,6 +496,27 @@ def test_what_does_not_come_whole_is_not_run_and_nothing_is_left(
     assert done.returncode == 1
     assert why in done.stderr.decode()
     assert [path for path in state.rglob("*") if path.is_file() or path.parent == state] in ([], [state / "ledger"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root performs")
+def test_what_cannot_be_loaded_there_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    """Whole, and of its digest; but what virtoll depends on is not found, as where nothing may be mapped to be run."""
+    made, state = io.BytesIO(), tmp_path / "state"
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, path in pushed.files():
+            if re.fullmatch(r"virtoll/.+\.py", name):
+                archive.add(path, name)
+    data = made.getvalue()
+    words = [pushed.Pushed("", 0).python, hashlib.sha256(data).hexdigest(), str(len(data)), "there", "nonce"]
+    done = subprocess.run(
+        [sys.executable, "-I", boot.__file__, *words],
+        input=data,
+        capture_output=True,
+        env={**os.environ, "VIRTOLL_STATE": str(state)},
+    )
+    said = done.stderr.decode()
+    assert re.fullmatch(r"virtoll: there: what was brought cannot be loaded here: ModuleNotFoundError: .*\n", said)
+    assert list(state.rglob("*")) == [state / "ledger"]
 
 
 @pytest.mark.machine

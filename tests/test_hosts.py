@@ -265,6 +265,49 @@ def test_a_torn_last_line_was_never_made() -> None:
     assert ledgers.standing(text) == [ledgers.Entry(1, "directory", "/x")]
 
 
+class _Synced:
+    """Stands before the calls that write: what of which file is on the disk by now."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.texts: dict[str, str] = {}
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def _fsync(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        self.texts[str(path)] = path.read_text() if path.is_file() else " ".join(each.name for each in path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["directory", "ssh-directory", "openvz", "proxmox-ct", "proxmox-vm", "mount", "netns"])
+def test_what_outlives_a_power_cut_is_on_the_ledgers_disk_before_it_is_made(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    outlives = kind not in ("mount", "netns")
+    known = replace(RESOURCES[kind], is_there=lambda *_: False, remove=lambda *_: None)
+    monkeypatch.setitem(RESOURCES, kind, known)
+    synced = _Synced(monkeypatch)
+    with ledgers.opened(host, tmp_path / "state/ledger", "run") as ledger, ledger.owning(kind, "a thing"):
+        assert "run.jsonl" in synced.texts[str(ledger.path.parent)]
+        assert "ledger" in synced.texts[str(tmp_path / "state")]
+        assert "state" in synced.texts[str(tmp_path)]
+        entries = ledgers.standing(synced.texts.get(str(ledger.path), ""))
+        assert entries == ([ledgers.Entry(1, kind, "a thing")] if outlives else [])
+
+
+def test_what_the_ledgers_disk_does_not_take_is_not_made(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    thing = tmp_path / "thing"
+    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
+        monkeypatch.setattr(os, "fsync", broken)
+        with pytest.raises(HostError, match="cannot write the ledger"), ledger.owning("directory", str(thing)):
+            thing.mkdir()
+        assert not thing.exists()
+        assert ledgers.standing(ledger.path.read_text()) == []
+
+
 @pytest.mark.machine
 def test_a_full_disk_is_told_before_anything_is_made(host: LocalHost, tmp_path: Path) -> None:
     disk, thing = tmp_path / "disk", tmp_path / "thing"
@@ -320,6 +363,29 @@ def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: Loca
     assert ledgers.clean(host, directory) == [f"directory {thing}"]
     assert not thing.exists()
     assert list(directory.iterdir()) == []
+
+
+def test_a_ledger_that_clean_holds_for_a_look_before_its_owner_is_told_is_waited_for(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made, and not locked yet; the run that had made it said that it was under way already."""
+    path = tmp_path / "run.jsonl"
+    path.touch()
+    other = _other_holder(path, code="")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(ledgers.Ledger(host, path).open)
+        with pytest.raises(TimeoutError):
+            opening.result(0.3)
+        other.communicate(timeout=600)
+        opening.result(600).close()
+    path.touch()
+    monkeypatch.setattr(ledgers, "_LOCK_GRACE_S", 0.05)
+    other = _other_holder(path, code="")
+    try:
+        with pytest.raises(HostError, match="under way already, or being cleaned up"):
+            ledgers.Ledger(host, path).open()
+    finally:
+        other.communicate(timeout=600)
 
 
 def test_a_reopened_ledger_removes_what_its_dead_owner_left(host: LocalHost, tmp_path: Path) -> None:

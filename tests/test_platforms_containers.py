@@ -180,8 +180,7 @@ def test_limits_hold_with_the_budget_of_vcpus(place: Place) -> None:
         contract.cpu_limit_holds(instance)
         assert instance.agent.facts()["cpus"] == 1
         # What helps it shares CPUs with the generator, which goes first, and would wait for it.
-        weighs_its_own = place.platform.name == "openvz-profile"  # as its cpuunits say
-        assert contract.goes_first(instance.accounting.cgroup) == (not weighs_its_own)
+        assert contract.goes_first(instance.accounting.cgroup)
 
 
 def test_instances_live_side_by_side(place: Place) -> None:

@@ -35,7 +35,7 @@ from virtoll.platforms.groups import Groups
 from virtoll.platforms.nspawn import Nspawn, container, read_only_cgroups
 from virtoll.platforms.openvz_profile import OpenvzProfile, OpenvzProfileSettings, beancounters, cpu_weight
 from virtoll.platforms.stdio import SERVE
-from virtoll.study.limits import Limits
+from virtoll.study.limits import Budget, Limits
 
 LIMITS = Limits(memory_bytes=256 * 1024**2, pids=64)
 ROOT = Path("/lab/instance/root")
@@ -258,6 +258,29 @@ def test_openvzs_units_are_the_kernels() -> None:
         assert 2 <= int(cpu_weight(1, cpuunits)[1]) <= 262_144
         assert 1 <= int(cpu_weight(2, cpuunits)[1]) <= 10_000
     assert beancounters(LIMITS) == {"physpages": 65_536, "swappages": 0, "numproc": 64}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_openvzs_units_leave_an_instance_first_where_it_shares_the_generators_cpus(
+    tmp_path: Path, version: Literal[1, 2]
+) -> None:
+    whole = Cgroup("virtoll/ab12/i", Hierarchies(version, {"cpu": tmp_path}))
+    groups = Groups(whole, whole, whole, frozenset({0}))
+    file, ours = cpu_weight(version, OpenvzProfileSettings().cpuunits)
+    (tmp_path / whole.name).mkdir(parents=True)
+    for budget, weight in (("vcpus", "first"), ("inclusive", ours)):
+        (tmp_path / whole.name / file).write_text("first")
+        told = OpenvzProfile().limit_further(groups, replace(LIMITS, budget=cast(Budget, budget)))
+        assert (tmp_path / whole.name / file).read_text() == weight
+        assert told["beancounters"] == beancounters(LIMITS)
+
+
+def test_another_weight_than_the_first_ones_is_refused_where_an_instance_must_be_first() -> None:
+    heavy, vcpus = OpenvzProfile(OpenvzProfileSettings(cpuunits=2000)), replace(LIMITS, budget="vcpus")
+    (problem,) = heavy.lacks(LocalHost(), vcpus)
+    assert problem.where == "cpuunits"
+    assert 'budget = "inclusive"' in problem.remedy
+    assert heavy.lacks(LocalHost(), LIMITS) == OpenvzProfile().lacks(LocalHost(), vcpus) == []
 
 
 def test_a_copied_disk_is_on_the_hosts_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ The contract on a real dom0, in an emulated computer: tests/nested/test_xen.py.
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,8 @@ from test_cgroup import group_of_living
 from virtoll.agent import StreamError
 from virtoll.errors import HostError, PlatformError
 from virtoll.hosts import xen as hosts_xen
-from virtoll.hosts.ledger import clean
+from virtoll.hosts.base import Completed
+from virtoll.hosts.ledger import clean, standing
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.xen import parse_domain_id, parse_hard_affinity, parse_info
 from virtoll.images.kernel import XEN, Kernel, initramfs
@@ -275,6 +277,43 @@ def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
     hosts_xen.destroy_domain(LocalHost(), "nobody")
     assert not hosts_xen.domain_exists(LocalHost(), "nobody")
     assert [words for words in store.commands() if "destroy" in words] == []
+
+
+def test_a_domain_that_xl_cannot_tell_of_stays_in_the_ledger(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No xenstored, or the tools of another Xen: each command fails, and the domain lives."""
+    hypervisor, blind = tmp_path / "type", store.path / "no-context"
+    hypervisor.write_text("xen\n")
+    monkeypatch.setattr(hosts_xen, "HYPERVISOR", hypervisor)
+    ledger, name = tmp_path / "ledger/dead.jsonl", "virtoll-abcd-instance"
+    with deployed(tmp_path):
+        ledger.write_text(json.dumps({"entry": 1, "kind": "xen-domain", "name": name}) + "\n")
+        blind.touch()
+        with pytest.raises(HostError, match=rf"(?s)xen-domain {name}: .*cannot init xl context"):
+            clean(LocalHost(), tmp_path / "ledger")
+        assert [entry.name for entry in standing(ledger.read_text())] == [name]
+        hypervisor.unlink()  # booted without Xen, whose domains have gone
+        assert clean(LocalHost(), tmp_path / "ledger") == [f"xen-domain {name}"]
+        blind.unlink()
+
+
+def test_a_name_is_not_known_to_be_absent_where_no_list_was_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """xl's words for a name that it does not find are the same where libxl could list no domains."""
+    hypervisor = tmp_path / "type"
+    hypervisor.write_text("xen\n")
+    monkeypatch.setattr(hosts_xen, "HYPERVISOR", hypervisor)
+    monkeypatch.setattr(hosts_xen, "find", lambda _name: "/usr/sbin/xl")
+    absent = "Can't get domid of domain name 'nobody', maybe this domain does not exist.\n"
+    host = LocalHost()
+    monkeypatch.setattr(host, "run", lambda *_, **__: Completed((), 1, b"", absent.encode()))
+    assert hosts_xen.domain_id(host, "nobody") is None
+    failed = "libxl: error: libxl_domain.c:325:libxl_list_domain: getting domain info list: Interrupted system call\n"
+    monkeypatch.setattr(host, "run", lambda *_, **__: Completed((), 1, b"", (failed + absent).encode()))
+    with pytest.raises(HostError, match="getting domain info list"):
+        hosts_xen.domain_id(host, "nobody")
 
 
 # -- configuration, wiring, initramfs -----------------------------------------------------------------------------

@@ -5,10 +5,12 @@ A stand-in for mmdebstrap on PATH makes a tiny tree, or fails with the words of 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -208,12 +210,25 @@ def test_failures_say_what_to_do(stand_in: Callable[[str], Path], words: str, ad
     assert rootfs.build(LocalHost(), "proxy", ["squid"], print).rootfs.is_dir()
 
 
-def test_two_builders_at_once_do_the_work_once(
+def test_a_build_ends_with_a_virtoll_that_is_killed(
     stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = stand_in(_MAKES)
-    gate = cache.parent / "gate"
-    monkeypatch.setenv("GATE", str(gate))
+    """It went on for minutes beside whatever was measured next, and what it had made stayed."""
+    cache = stand_in('#!/bin/sh\nfor root; do :; done\nmkdir -p "$root"\nsleep 900 & wait')
+    with _builder(cache) as builder:
+        while not list((cache / "images").glob(".bootstrap-*.partial/rootfs")):
+            assert builder.poll() is None
+            time.sleep(0.01)
+        builder.kill()
+    with (cache / "images/mmdebstrap.lock").open() as lock:  # which all of the build's processes hold
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    (removed,) = cached.remove_forsaken(LocalHost())
+    assert removed.startswith("what a killed virtoll was making: ")
+    assert list((cache / "images").glob(".*.partial")) == []
+
+
+def _builder(cache: Path) -> subprocess.Popen[bytes]:
+    """Another virtoll that builds the same."""
     program = (
         "import json, sys; from pathlib import Path; from virtoll import binaries; from virtoll.images import rootfs\n"
         "from virtoll.hosts.local import LocalHost\n"
@@ -222,8 +237,16 @@ def test_two_builders_at_once_do_the_work_once(
         "image = rootfs.build(LocalHost(), 'proxy', ['squid'], lambda line: print(line, file=sys.stderr, flush=True))\n"
         "print(image.rootfs)"
     )
-    pipe = subprocess.PIPE
-    builders = [subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe) for _ in range(2)]
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_two_builders_at_once_do_the_work_once(
+    stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = stand_in(_MAKES)
+    gate = cache.parent / "gate"
+    monkeypatch.setenv("GATE", str(gate))
+    builders = [_builder(cache) for _ in range(2)]
     first = wait_for_one_that_waits(builders)
     gate.touch()
     said = [builder.communicate() for builder in builders]

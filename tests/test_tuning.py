@@ -11,10 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from synthetic import Recipe, write_run
+from virtoll.cli.verbs import clean as clean_verb
 from virtoll.errors import CommandError, HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import changes, tuning
@@ -162,7 +164,12 @@ def test_a_cpu_that_is_switched_off_later_leaves_the_others_tuned_and_is_told(
     (root / CPUS / "cpu0/cpufreq/scaling_governor").unlink()
     assert not Governor(root).is_in_force(where), "none is left that is tuned"
     (outcome,) = untune([Governor(root)], host, where)
-    assert outcome.told.endswith(f"left as it is, for it cannot be read (its CPU may be switched off): {off}")
+    assert outcome.became == "failed"
+    assert f"{off}: cannot be read, so it is not put back" in str(outcome)
+    off.rmdir()
+    off.write_text("performance\n")  # switched on again
+    assert len(ledgers.clean(host, where)) == 1
+    assert chosen(off) == "schedutil"
 
 
 def test_what_was_never_tuned_is_not_undone(root: Path, where: Path, host: LocalHost) -> None:
@@ -181,6 +188,20 @@ def test_what_somebody_has_set_since_stays(root: Path, where: Path, host: LocalH
     (outcome,) = untune([Governor(root)], host, where)
     assert f"left as it is, for somebody has changed it since: {theirs}" in outcome.told
     assert words(root)[:2] == ["schedutil", "powersave"]
+
+
+def test_clean_does_not_call_removed_what_it_leaves(root: Path, where: Path, host: LocalHost, capsys: Any) -> None:
+    tune([Governor(root)], host, where)
+    theirs = root / CPUS / "cpu1/cpufreq/scaling_governor"
+    theirs.write_text("powersave\n")
+    lines = ledgers.clean(host, where)
+    clean_verb._tell(lines)
+    said = capsys.readouterr().out.splitlines()
+    told = [line.partition(" of boot ")[0] for line in said]
+    assert f"left as it is: setting {theirs} (was schedutil, set to performance)" in told
+    assert sum(line.startswith("removed setting") for line in said) == len(said) - 1
+    assert all(line.endswith("for somebody has changed it since") for line in said if line.startswith("left"))
+    assert list(where.iterdir()) == []
 
 
 def test_a_machine_that_was_booted_anew_is_not_tuned_and_what_it_is_set_to_stays(

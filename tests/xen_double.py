@@ -89,6 +89,8 @@ def main(argv: list[str]) -> int:
         return _deploy_until_killed(Path(words[0]))
     store = Store(Path(os.environ["XEN_DOUBLE"]))
     store.log(program, *words)
+    if program == "xl" and (store.path / "no-context").exists():  # xl.c, main
+        return _complain("xc: error: Could not obtain handle on privileged command interface\ncannot init xl context")
     if program == "xenstore-read":
         return _xenstore_read(store, words[0])
     if program == "xl":

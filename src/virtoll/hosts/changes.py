@@ -66,7 +66,13 @@ class Setting:
             raise HostError(what, where=str(self.path), remedy="the machine's own manager may hold it (tuned, TLP)")
 
     def undo(self) -> None:
-        """Put back what was there, unless somebody has set something else since, or the file has gone (a CPU's)."""
+        """Put back what was there, unless somebody has set something else since, or the file has gone (a CPU's).
+
+        HostError where it cannot be read: it comes back as virtoll has set it.
+        """
+        if self._is_of_this_boot() and chosen(self.path) is None and self.path.exists():
+            what = "cannot be read, so it is not put back (its CPU may be switched off)"
+            raise HostError(what, where=str(self.path), remedy="switch the CPU on, then run `virtoll clean`")
         if self.holds():
             _write(self.path, self.before)
 
@@ -75,12 +81,10 @@ class Setting:
         return self._is_of_this_boot() and chosen(self.path) == self.after
 
     def why_left(self) -> str:
-        """Why it is not put back; "" where it is, is so already, or has gone."""
+        """Why it is not to be put back; "" where it is, is so already, or has gone."""
         if not self._is_of_this_boot():
             return "the machine was booted anew since"
-        if (now := chosen(self.path)) is None and self.path.exists():
-            return "it cannot be read (its CPU may be switched off)"
-        return "" if now in (self.before, self.after, None) else "somebody has changed it since"
+        return "" if chosen(self.path) in (self.before, self.after, None) else "somebody has changed it since"
 
     def _is_of_this_boot(self) -> bool:
         return self.boot in ("", _boot())
@@ -169,6 +173,12 @@ def undo_setting(host: Host, name: str) -> None:
     """Undo the setting of a ledger's line."""
     del host  # files of the machine that this code runs on
     Setting.named(name).undo()
+
+
+def why_setting_is_left(host: Host, name: str) -> str:
+    """Why the setting of a ledger's line is not to be undone; "" where it is."""
+    del host
+    return Setting.named(name).why_left()
 
 
 def end_keeper(host: Host, name: str) -> None:

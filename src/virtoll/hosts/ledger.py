@@ -1,7 +1,8 @@
 """The ledger: every side effect on a machine is written down before it is made, and struck out when undone.
 
-One file a run, one JSON line an entry. A line is written (not fsynced: a killed process loses no written data,
-and a machine that lost power has lost its namespaces and processes too) before the thing exists; `virtoll clean`
+One file a run, one JSON line an entry. A line is written before the thing exists, and is on the disk by then where the
+thing outlives a power cut (a directory, a container of Proxmox's, all on other machines): a killed process loses no
+written data, and a machine that lost power has lost its namespaces and processes too. `virtoll clean`
 reads the ledgers of runs that no longer live and removes what is not struck out: first all that holds processes, so
 that nobody is left who could make what has just been removed, then the rest, newest first. A ledger is locked (flock)
 by whoever works with it: the living run, or `clean`. The kernel unlocks it when its owner dies.
@@ -26,12 +27,14 @@ from virtoll.errors import HostError
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.interrupts import held_off, install, is_being_tidied_up_after
+from virtoll.hosts.ledger_lines import append, strike, sync_names, told
 from virtoll.hosts.processes import Process, is_alive, process
 from virtoll.hosts.resources import RESOURCES
 
 # A child that the owner had forked but that had not become its command yet when the owner was killed holds the lock
 # for that instant longer: long on a busy machine.
 _LOCK_GRACE_S = 30.0
+LEFT = "left as it is: "
 _NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
 _REMEDY_ELSEWHERE = "`virtoll clean` when that machine can be reached again; if it is gone for good, delete this ledger"
 _REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
@@ -59,16 +62,17 @@ class Ledger:
             with held_off():
                 self._file = _locked_at_once(self.path, create=True, deadline=deadline)
         _sweep(self.host, self._file, self.path)
-        with _told(self.path):
+        with told(self.path):
             os.ftruncate(self._file, 0)
         owner = process(os.getpid())
         assert owner is not None
         self._append({"owner": owner.pid, "started": owner.started})
+        sync_names(self.path)
         return self
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: dict[str, Any], *, for_good: bool = False) -> None:
         assert self._file is not None, "only an open ledger is written to"
-        _append(self._file, self.path, line)
+        append(self._file, self.path, line, for_good=for_good)
 
     @contextmanager
     def owning(self, kind: str, name: str) -> Iterator[str]:
@@ -95,7 +99,8 @@ class Ledger:
         if RESOURCES[kind].is_there(self.host, name):
             raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
-        self._append({"entry": self._entry, "kind": kind, "name": name})
+        line = {"entry": self._entry, "kind": kind, "name": name}
+        self._append(line, for_good=RESOURCES[kind].outlives_power)
         return self._entry
 
     def _remove(self, entry: int, kind: str, name: str) -> None:
@@ -114,7 +119,7 @@ class Ledger:
                 raise _resisting(what, str(self.path), is_here=False) from error
             raise
         assert self._file is not None
-        _strike(self._file, self.path, entry)
+        strike(self._file, self.path, entry)
         self._left.pop((kind, name), None)
 
     def close(self) -> None:
@@ -127,7 +132,7 @@ class Ledger:
         try:
             with held_off():
                 _sweep(self.host, self._file, self.path)
-                with _told(self.path):
+                with told(self.path):
                     self.path.unlink(missing_ok=True)
                 self.leave()
         except Exception:
@@ -139,15 +144,6 @@ class Ledger:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        remedy = "mend the disk, then run `virtoll clean`; nothing that it names is left"
-        raise HostError(f"cannot write the ledger: {error.strerror}", where=str(path), remedy=remedy) from error
 
 
 @contextmanager
@@ -195,7 +191,8 @@ def _parsed(line: str) -> object:
 
 
 def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
-    """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed.
+    """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed, and one
+    that begins with `LEFT` for each that is to stay as it is.
 
     Raises HostError at the end if something could not be removed; its ledger is then kept. ElsewhereError where all of
     that is on other machines.
@@ -214,7 +211,7 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
             continue
         try:
             removed += _sweep(host, file, path)
-            with _told(path):
+            with told(path):
                 path.unlink(missing_ok=True)
         except HostError as error:
             failures.append(error.problem.what)
@@ -222,7 +219,7 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
         finally:
             os.close(file)
     if failures:
-        what = "\n".join([*failures, *(f"removed: {line}" for line in removed)])
+        what = "\n".join([*failures, *(line if line.startswith(LEFT) else f"removed: {line}" for line in removed)])
         raise _resisting(what, host.where, is_here=is_here)
     return removed
 
@@ -298,14 +295,17 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _expect_soon_free(owner: Process | None, path: Path, deadline: float) -> None:
-    """HostError unless only an instant's child of a dead process can be what holds the ledger."""
-    if owner is None or is_alive(owner):
+    """HostError unless only an instant's child of a dead process can be what holds the ledger, or a `clean` that looks
+    into one that has just been made.
+    """
+    is_late = time.monotonic() > deadline
+    if is_alive(owner) if owner is not None else is_late:
         raise _InUseError(
             "this run is under way already, or being cleaned up",
             where=str(path),
             remedy="wait for the other virtoll to end (fuser names its process)",
         ) from None
-    if time.monotonic() > deadline:
+    if owner is not None and is_late:
         raise HostError(
             f"process {owner.pid}, whose ledger this is, is dead, but a child of it still holds the ledger",
             where=str(path),
@@ -328,22 +328,23 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
     failures: list[str] = []
     is_here = False
     data = os.pread(file, os.fstat(file).st_size, 0)
-    with _told(path):
+    with told(path):
         os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
     for entry in workers_first(standing(data.decode("utf-8", errors="replace"))):
-        told = f"{entry.kind} {entry.name}"
+        thing = f"{entry.kind} {entry.name}"
         if entry.kind not in RESOURCES:
-            failures.append(f"{told.strip()}: {_NOT_UNDERSTOOD}")
+            failures.append(f"{thing.strip()}: {_NOT_UNDERSTOOD}")
             is_here = True
             continue
         try:
+            why = RESOURCES[entry.kind].why_left(host, entry.name)
             RESOURCES[entry.kind].remove(host, entry.name)
         except Exception as error:  # whatever resists: the rest must go
-            failures.append(f"{told}: {error}")
+            failures.append(f"{thing}: {error}")
             is_here |= not RESOURCES[entry.kind].elsewhere
         else:
-            _strike(file, path, entry.number)
-            removed.append(told)
+            strike(file, path, entry.number)
+            removed.append(f"{LEFT}{thing}, for {why}" if why else thing)
     if failures:
         what = "could not be removed:\n" + "\n".join(failures)
         raise _resisting(what, str(path), is_here=is_here)
@@ -359,26 +360,3 @@ def _resisting(what: str, where: str, *, is_here: bool) -> HostError:
 def workers_first(entries: list[Entry]) -> list[Entry]:
     """All who may still be making things before what they make; else as it was."""
     return sorted(entries, key=lambda entry: entry.kind not in RESOURCES or not RESOURCES[entry.kind].holds_work)
-
-
-def _append(file: int, path: Path, line: dict[str, Any]) -> None:
-    """Write a whole line, or nothing. HostError when the disk is full."""
-    data = (json.dumps(line) + "\n").encode()
-    size_bytes = os.fstat(file).st_size
-    try:
-        written = os.write(file, data)
-        if written < len(data):
-            os.ftruncate(file, size_bytes)  # no half line for the next one to be glued to
-            raise OSError("no space left on device")
-    except OSError as error:
-        raise HostError(
-            f"cannot write the ledger: {error}", where=str(path), remedy="make room; nothing was made without it"
-        ) from error
-
-
-def _strike(file: int, path: Path, entry: int) -> None:
-    """Note that a thing has gone. If that cannot be written, `clean` will look for it once more and find nothing."""
-    try:
-        _append(file, path, {"entry": entry, "gone": True})
-    except HostError:
-        return

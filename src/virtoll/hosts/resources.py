@@ -17,7 +17,7 @@ from virtoll.errors import CommandError, HostError
 from virtoll.hosts import proxmox, ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
-from virtoll.hosts.changes import end_keeper, undo_setting
+from virtoll.hosts.changes import end_keeper, undo_setting, why_setting_is_left
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.hosts.namespaces import unmount_if_empty
 from virtoll.hosts.xen import destroy_domain, domain_exists
@@ -97,12 +97,16 @@ def _remove_if_empty(host: Host, path: str) -> None:
 class Resource:
     """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
     ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
+    ``outlives_power``: still there when this machine has lost its power.
+    ``why_left``: why `remove` is to leave it as it is, which is no error; "" where it is not to.
     """
 
     is_there: Callable[[Host, str], bool]
     remove: Callable[[Host, str], None]
     holds_work: bool = False
     elsewhere: bool = False
+    outlives_power: bool = False
+    why_left: Callable[[Host, str], str] = lambda _host, _name: ""
 
 
 RESOURCES: dict[str, Resource] = {
@@ -113,19 +117,19 @@ RESOURCES: dict[str, Resource] = {
     # a mount point
     "mount": Resource(lambda host, path: path in _mount_points(host), _remove_mount),
     # a directory tree
-    "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
+    "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory, outlives_power=True),
     # a directory that others may use, too, made by a program that leaves it: removed once it is empty
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
     # a container of OpenVZ's, by its id, with its disk and all processes in it
-    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
+    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True, outlives_power=True),
     # a container of Proxmox's, by its number and its tag, with its disk and all processes in it
-    "proxmox-ct": Resource(proxmox.is_there, proxmox.remove_container, holds_work=True),
+    "proxmox-ct": Resource(proxmox.is_there, proxmox.remove_container, holds_work=True, outlives_power=True),
     # a virtual machine of Proxmox's, likewise
-    "proxmox-vm": Resource(proxmox.is_there, proxmox.remove_machine, holds_work=True),
+    "proxmox-vm": Resource(proxmox.is_there, proxmox.remove_machine, holds_work=True, outlives_power=True),
     # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
     "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
     # a directory tree on a machine that is reached by ssh, with all processes that have their root in it
-    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True),
+    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True, outlives_power=True),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
@@ -135,5 +139,5 @@ RESOURCES: dict[str, Resource] = {
     # a process that goes on when its command has ended (`virtoll.hosts.changes.Keeper`)
     "process": Resource(lambda _host, _name: False, end_keeper, holds_work=True),
     # a file of the kernel's that was there before, and is put back (`virtoll.hosts.changes.Setting`)
-    "setting": Resource(lambda _host, _name: False, undo_setting),
+    "setting": Resource(lambda _host, _name: False, undo_setting, why_left=why_setting_is_left),
 }

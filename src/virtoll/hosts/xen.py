@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.programs import find
 
 DOMAIN_ID_LIMIT = 0x7FF0  # domain ids are below it (DOMID_FIRST_RESERVED, xen/include/public/xen.h)
+HYPERVISOR = Path("/sys/hypervisor/type")
+_ABSENT = re.compile(
+    r"Can't get domid of domain name '.*', maybe this domain does not exist\."
+)  # xl_domain.c, main_domid
 _DESTROY_S = 120.0  # Xen takes back all of its memory first, and libxl runs the scripts that undo its devices
 _MOST_LINES = 4096
 _VCPU = re.compile(
@@ -18,11 +23,28 @@ _VCPU = re.compile(
 
 
 def domain_id(host: Host, name: str) -> int | None:
-    """The number of the domain of this name; None where there is none, or no Xen."""
+    """The number of the domain of this name; None where there is none, or no Xen. HostError where xl cannot tell."""
     if find("xl") is None:
         return None
     done = host.run(["xl", "domid", name], check=False)
-    return parse_domain_id(done.text) if done.returncode == 0 else None
+    if done.returncode == 0:
+        return parse_domain_id(done.text)
+    said = done.stderr.decode(errors="replace").strip()
+    # It says so, too, where the list of domains could not be had; libxl and libxc then say that before.
+    if _ABSENT.fullmatch(said) or not _runs_on_xen():
+        return None
+    raise HostError(
+        f"xl domid does not tell whether it is there (exit {done.returncode}): {said[:1000]}",
+        where=f"Xen domain {name}",
+        remedy="see that xenstored runs and xl is of the Xen that was booted: `xl list`",
+    )
+
+
+def _runs_on_xen() -> bool:
+    try:
+        return HYPERVISOR.read_text(encoding="ascii").strip() == "xen"
+    except OSError:
+        return False
 
 
 def parse_domain_id(text: str) -> int | None:

@@ -9,13 +9,18 @@ from pathlib import Path
 
 from virtoll.files import durable
 from virtoll.hosts import private
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.hosts.lock import locks
+
+_DISK_S = 600.0  # to free gigabytes on a slow disk
 
 
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
     """``path``, made first if it is not there: ``make`` fills a neighbour that is then renamed to ``path``.
 
     Other processes that want the same entry wait for the maker. What a killed maker left is removed by the next
-    one. ``make`` decides whether the entry is a file or a directory.
+    one, or by `remove_forsaken`. ``make`` decides whether the entry is a file or a directory.
     """
     if path.exists():
         return path
@@ -32,6 +37,22 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
                 remove(partial)  # a failed build must not keep the disk full
                 raise
     return path
+
+
+def remove_forsaken(host: Host) -> list[str]:
+    """Remove what killed makers left in the cache: that whose lock nobody holds. A line for each; HostError where one
+    resists.
+    """
+    removed: list[str] = []
+    cache = cache_directory()
+    for partial in sorted([*cache.glob("*/.*.partial"), *cache.glob("*/*/.*.partial")]):
+        lock = partial.with_name(f"{partial.name.removesuffix('partial')}lock")
+        if lock.is_file() and not lock.is_symlink():
+            with lock.open("r+") as file:
+                if locks(file.fileno()):
+                    host.run(["rm", "-rf", "--one-file-system", "--", str(partial)], timeout_s=_DISK_S)
+                    removed.append(f"what a killed virtoll was making: {partial}")
+    return removed
 
 
 def remove(path: Path) -> None:

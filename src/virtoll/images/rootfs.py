@@ -43,6 +43,12 @@ from virtoll.images.tree import FILES
 SUITE = "bookworm"
 NO_FILES: Mapping[str, Path] = MappingProxyType({})
 RECIPE = 4  # count up when what is done to the packages changes
+# What is mounted in there (/proc, /sys) ends with it, however that is: nobody could remove the tree otherwise. All of
+# its processes end with virtoll: with the first of them, which ends with `unshare`, as that does with us.
+_APART = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"),
+)
 # Sections of the manual stay, empty: Java's packages cannot be configured where /usr/share/man/man1 is missing.
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*/*", "/usr/share/info/*", "/usr/share/locale/*")
 
@@ -254,9 +260,7 @@ def _mmdebstrap(host: Host, begun: list[str], rootfs: Path, lock: int, progress:
     ]
     if shutil.which(argv[0]) is None:
         raise HostError("mmdebstrap is not installed", where=host.where, remedy="apt-get install mmdebstrap")
-    # What it mounts in there (/proc, /sys) ends with it, however that is: nobody could remove the tree otherwise.
-    apart = ["unshare", "--mount", "--propagation", "private"]
-    process = host.spawn([*apart, *argv], stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
+    process = host.spawn([*_APART, *argv], stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
     assert process.stderr is not None
     said: list[str] = []
     try:

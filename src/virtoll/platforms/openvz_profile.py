@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from virtoll.errors import Problem
 from virtoll.features import Features, no
 from virtoll.hosts.base import Host
 from virtoll.images import disk, loop
@@ -30,7 +31,8 @@ from virtoll.units import within
 
 @dataclass(frozen=True)
 class OpenvzProfileSettings(LxcSettings):
-    """``cpuunits``: the instance's weight where others want the same CPU; 1000 is that of every other platform's.
+    """``cpuunits``: the instance's weight where others want the same CPU; 1000 is that of every other platform's, and
+    all that there is with budget "vcpus", where the instance goes first.
 
     ``lxcfs``: as LXC's. OpenVZ shows a container its own memory and CPUs by itself, without a daemon.
     """
@@ -53,6 +55,13 @@ class OpenvzProfile(Lxc):
     Settings: ClassVar[type[OpenvzProfileSettings]] = OpenvzProfileSettings
     settings: OpenvzProfileSettings
 
+    def lacks(self, host: Host, limits: Limits, instances: int = 1) -> list[Problem]:  # noqa: ARG002
+        """See `Platform.lacks`."""
+        if limits.budget == "inclusive" or self.settings.cpuunits == OpenvzProfileSettings.cpuunits:
+            return []
+        what = 'with budget "vcpus" an instance weighs as much as one can, as the generator whose CPUs it shares'
+        return [Problem(what, "cpuunits", 'leave cpuunits out, or use budget = "inclusive"')]
+
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """The disk that each instance's is copied from."""
         disk.ext4(host, image, limits.disk_bytes, progress)
@@ -63,10 +72,13 @@ class OpenvzProfile(Lxc):
         return loop.mounted_copy(lab.host, lab.ledger, base, directory)
 
     def limit_further(self, groups: Groups, limits: Limits) -> dict[str, Any]:
-        """Its weight, among all instances of the lab; and its limits in OpenVZ's words."""
+        """Its weight, among all instances of the lab, where it does not go first; and its limits in OpenVZ's words."""
+        told = {"beancounters": beancounters(limits)}
+        if limits.budget == "vcpus":
+            return told
         file, value = cpu_weight(groups.whole.hierarchies.version, self.settings.cpuunits)
         (groups.whole.directory("cpu") / file).write_text(value, encoding="utf-8")
-        return {"cpuunits": self.settings.cpuunits, file: value, "beancounters": beancounters(limits)}
+        return {"cpuunits": self.settings.cpuunits, file: value, **told}
 
 
 def cpu_weight(cgroup_version: Literal[1, 2], cpuunits: int) -> tuple[str, str]:

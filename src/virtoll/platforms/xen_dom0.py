@@ -34,7 +34,7 @@ from virtoll.study.limits import Limits
 CREATE_LIMIT_S = 120.0  # from `xl create` until the domain has a console; Xen clears its memory first
 BACKENDS_LIMIT_S = 20.0  # until dom0's threads for its disk and network are there, once it has booted
 _POLL_S = 0.02
-_HYPERVISOR = Path("/sys/hypervisor/type")
+_HYPERVISOR = xen.HYPERVISOR
 _CAPABILITIES = Path("/proc/xen/capabilities")
 _PROC = Path("/proc")
 _PIDS = 256  # xl with its threads and scripts, an HVM's QEMU

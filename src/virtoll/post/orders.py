@@ -105,7 +105,7 @@ class Standing(BaseModel):
 
 
 class Use(BaseModel):
-    """Of the time of the generator's CPUs while it measured, in s, what others had, and what was stolen."""
+    """Of the time of the generator's CPUs while it measured, in s: what others had in user space, what was stolen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

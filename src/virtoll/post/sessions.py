@@ -208,7 +208,7 @@ class FarSession(Session):
         whole_s = sum(use.whole_s for use in uses)
         if len(uses) < len(self._uses) or whole_s <= 0:
             return OWN, None, "its /proc/stat does not tell"
-        others = max(0.0, sum(use.others_s for use in uses) / whole_s)
+        others = sum(max(0.0, use.others_s) for use in uses) / whole_s  # no window makes up for another's
         stolen = sum(use.stolen_s for use in uses) / whole_s
         told = f"others had {others:.1%} of its CPU time, and {stolen:.1%} was stolen"
         return OWN, max(others, stolen) <= OTHERS_SHARE, f"{told} ({OTHERS_SHARE:.0%} each may be)"

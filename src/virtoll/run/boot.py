@@ -1,8 +1,9 @@
 """What becomes a performer on a machine that has nothing of virtoll yet: its own Python is given this text (-c).
 
 The standard library only. The tree comes on stdin, a tar of so many bytes and this sha256; orders come behind it, so
-not a byte more is read. The directory that it is laid out in is in a ledger of this machine's before it is made, locked
-by this process for as long as it lives (`virtoll.hosts.ledger`): whoever is next here removes what a killed one left.
+not a byte more is read. The directory that it is laid out in is in a ledger of this machine's, and that on its disk,
+before it is made, locked by this process for as long as it lives (`virtoll.hosts.ledger`): whoever is next here removes
+what a killed one, or a power cut, left.
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ def _announced(ledger: Path, directory: Path) -> int:
     told = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     if os.write(file, told) != len(told):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(file)
+    for above in list(ledger.parents)[:3]:  # which may all be new
+        names = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(names)
+        os.close(names)
     return file
 
 

@@ -31,7 +31,7 @@ from virtoll.run import frames
 from virtoll.run.apart import OPTION
 from virtoll.run.by_ssh import Line, destination_of, host_name
 from virtoll.run.fleet import heard
-from virtoll.run.performing import POST
+from virtoll.run.obeying import POST
 from virtoll.run.pushed import Pushed
 from virtoll.study.model import Study
 from virtoll.trial.treatment import Driven, treatments

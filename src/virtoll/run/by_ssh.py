@@ -28,8 +28,8 @@ from virtoll.plain import printable
 from virtoll.run import boot, frames
 from virtoll.run.fleet import BY_SSH, Answer, Said, heard, read
 from virtoll.run.handed import MOST_BYTES
-from virtoll.run.hosting import Order
-from virtoll.run.performing import BEAT_S, PROTOCOL, Hello, mark
+from virtoll.run.hosting import Order, measures_nothing
+from virtoll.run.obeying import BEAT_S, PROTOCOL, Hello, mark
 from virtoll.run.pushed import Pushed, write
 from virtoll.run.there import Clock
 
@@ -41,6 +41,7 @@ _MOST_SAID_BYTES = 4096  # of stderr, the last
 # For a host to take more of what is brought, and then to say that it performs: a command that it has in the place of
 # ours (sshd_config's ForceCommand, a line of authorized_keys) may never do either.
 _GREETING_S = 300.0
+_SILENCE_S = 60.0  # without a sign of life, which comes each `BEAT_S` while nothing is measured
 _LAST_WORDS_S = 5.0  # for ssh to end, and to say why
 _UNDO_S = 180.0  # for what is under way there to be undone
 _EXCHANGES = 9  # by which the clocks are compared
@@ -84,6 +85,7 @@ class SshCluster:
         say(f"{self._host}: what performs is brought there ({pushed.size // 10**6} MB)")
         self._session = Line(destination, self._host, pushed)
         self._why_lost = ""
+        self._is_beaten = False  # signs of life come while its order is carried out
         try:
             self._session.begin()
             self.notes: Mapping[str, Any] = {"performer": pushed.digest, "clock": self._compared_clocks()}
@@ -98,6 +100,7 @@ class SshCluster:
 
     def ask(self, host: str, order: bytes) -> None:  # noqa: ARG002
         """Give an order; `next` gives the answer."""
+        self._is_beaten = measures_nothing(order)
         try:
             self._session.tell(order)
         except OSError:
@@ -107,7 +110,10 @@ class SshCluster:
         """Wait for the answer."""
         if not self._why_lost:
             try:
-                return Answer(self._host, self._session.next())
+                answer = b""
+                while not answer and self._is_beaten:
+                    answer = self._session.next(silence_s=_SILENCE_S)
+                return Answer(self._host, answer or self._session.next())
             except frames.FramesError as error:
                 self._why_lost = self._session.lost(str(error))
         return Answer(self._host, lost=self._why_lost)
@@ -131,7 +137,7 @@ class SshCluster:
 
 
 class Line:
-    """One run of ssh, which lasts until `end`. ``option``: which named the machine; ``role``: see `performing.main`."""
+    """One run of ssh, which lasts until `end`. ``option``: which named the machine; ``role``: see `obeying.obey`."""
 
     def __init__(
         self, destination: str, host: str, pushed: Pushed, option: str = BY_SSH, role: Sequence[str] = ()

@@ -133,6 +133,21 @@ class Fleet:
         self._expect_some("no host could be made ready")
         return found
 
+    def divided(self, ready: Mapping[str, Ready], arms: Sequence[Arm], design: str) -> dict[str, Ready]:
+        """Those that divide a rotation's arms into groups, or not at all: each arm is in one. The others are left."""
+        labels = sorted(arm.label for arm in arms if arm.role != "baseline")
+        for host, each in ready.items():
+            told = sorted(label for group in each.groups for label in group)
+            if each.groups and (design != "rotation" or told != labels or not all(each.groups)):
+                why = (
+                    "not each arm is in one of its groups"
+                    if design == "rotation"
+                    else "it has groups without a rotation"
+                )
+                self._refuse(host, f"its answer makes no sense: {why}")
+        self._expect_some("no host could be made ready")
+        return {host: each for host, each in ready.items() if host in self._there}
+
     def agreed(self, ready: Mapping[str, Ready]) -> dict[str, Ready]:
         """Those that would measure the same: as most do, of equally many as the first by name. The others are left."""
         kinds = {host: alike(_of_the_measured(each)) for host, each in ready.items()}

@@ -64,7 +64,7 @@ def begin(study: Study, request: Request, file: str, out: Path) -> int:
         _announce((entry.arm for entry in study.arms), told)
         arms, skipped = fleet.look(study, file)
         arms, skipped = without_shared(study, file, arms, skipped, fleet.hosts)
-        ready = fleet.agreed(fleet.prepare(arms, skipped))
+        ready = fleet.agreed(fleet.divided(fleet.prepare(arms, skipped), arms, study.design))
         plan = planned(study, arms, ready)
         there = {host: each.environment for host, each in ready.items()}
         notes = {"refused hosts": fleet.refused, "time of day apart, s": fleet.apart_s}

@@ -29,6 +29,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.hosts.tuning import groups_awake
 from virtoll.images.base import Image, Images, together
 from virtoll.lab.client import SAID, Answer, Programs
+from virtoll.lab.others import group_user_s
 from virtoll.lab.posts import Stand, stood
 from virtoll.loads.base import Session
 from virtoll.offers import Http
@@ -260,22 +261,23 @@ def _measured(stand: Stand, session: Session, order: Order) -> _Answer:
 
 @dataclass(frozen=True)
 class _Used:
-    """CPU time so far, in s: of the generator's CPUs by kind (`spent_of`), and of all that is the lab's."""
+    """CPU time so far, in s: of the generator's CPUs by kind (`spent_of`), and in user space of all that is the lab's,
+    this process included.
+    """
 
     by_kind: Mapping[str, float]
     ours_s: float
 
     @classmethod
     def now(cls, stand: Stand) -> _Used | None:
-        by_kind, ours_ns = spent_of(stand.cpus), stand.whole.cpu_ns()
-        return None if by_kind is None or ours_ns is None else cls(by_kind, ours_ns / 1e9)
+        by_kind, ours_s = spent_of(stand.cpus), group_user_s(stand.whole)
+        return None if by_kind is None or ours_s is None else cls(by_kind, ours_s + os.times().user)
 
     def until(self, later: _Used) -> Use:
         spent = {kind: later.by_kind[kind] - self.by_kind[kind] for kind in self.by_kind}
-        # What interrupts take is the network's, which works for the generator. The loops of `virtoll tune awake` are on
-        # each CPU, and nice, and give way to all else.
-        nice_s = 0.0 if groups_awake(hierarchies()) else spent["nice"]
-        at_work_s = spent["user"] + nice_s + spent["system"]
+        # In the kernel much of the network's work is booked to whom it interrupts: to others, or to us (`lab.others`).
+        # The loops of `virtoll tune awake` are on each CPU, and nice, and give way to all else.
+        at_work_s = spent["user"] + (0.0 if groups_awake(hierarchies()) else spent["nice"])
         return Use(
             whole_s=max(0.0, sum(spent.values())),
             others_s=at_work_s - (later.ours_s - self.ours_s),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
+from virtoll.images.cached import remove_forsaken
 from virtoll.networks.base import network_modes
 from virtoll.run import doctor
 from virtoll.run.alone import alone
@@ -59,7 +60,8 @@ def cleaned() -> Cleaned:
     """Remove what killed runs left here, and untune it, as `virtoll clean` does."""
     host = LocalHost()
     with alone(host, everywhere=True) as removed:
-        return Cleaned(removed=[*removed, *ledgers.clean(host, tuning.directory())])
+        untuned = ledgers.clean(host, tuning.directory())
+        return Cleaned(removed=[*removed, *untuned, *remove_forsaken(host)])
 
 
 def examined() -> Examined:

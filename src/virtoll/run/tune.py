@@ -10,7 +10,7 @@ from typing import Any, Literal
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.changes import Setting
-from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.ledger import LEFT, Ledger
 from virtoll.hosts.tuning import Knob
 
 Became = Literal["done", "would", "tuned already", "is so", "cannot", "failed", "undone", "not tuned"]
@@ -81,8 +81,7 @@ def _untuned(knob: Knob, host: Host, where: Path) -> Outcome:
     if not undone:
         return Outcome(knob.name, "not tuned", "there is nothing to undo")
     left = [f"left as it is, for {why}: {one.path}" for one, why in kept.items()]
-    names = {f"setting {one.name}" for one in kept}
-    return Outcome(knob.name, "undone", "; ".join([*(line for line in undone if line not in names), *left]))
+    return Outcome(knob.name, "undone", "; ".join([*(line for line in undone if not line.startswith(LEFT)), *left]))
 
 
 def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:

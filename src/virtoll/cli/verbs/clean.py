@@ -6,8 +6,9 @@ import argparse
 
 from virtoll.cli import common
 from virtoll.hosts import tuning
-from virtoll.hosts.ledger import clean
+from virtoll.hosts.ledger import LEFT, clean
 from virtoll.hosts.local import LocalHost
+from virtoll.images.cached import remove_forsaken
 from virtoll.plain import printable
 from virtoll.run.alone import alone
 
@@ -25,12 +26,14 @@ def do(arguments: argparse.Namespace) -> int:
         with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
             try:
                 removed.extend(clean(LocalHost(), tuning.directory()))
+                removed.extend(remove_forsaken(LocalHost()))
             finally:
                 _tell(removed)
-    print("nothing was left" if not removed else f"{len(removed)} removed")
+    count = sum(not line.startswith(LEFT) for line in removed)
+    print("nothing was left" if not removed else f"{count} removed")
     return 0
 
 
 def _tell(removed: list[str]) -> None:
     for line in removed:
-        print(printable(f"removed {line}"))
+        print(printable(line if line.startswith(LEFT) else f"removed {line}"))
