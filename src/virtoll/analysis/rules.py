@@ -47,10 +47,9 @@ class Rule:
         """How many blocks there may be; None: as many as one likes."""
         return None
 
-    @property
-    def fixed_after(self) -> int | None:
-        """After how many blocks somebody may look: what later ones find must not change what is tested. None: after
-        all of them.
+    def fixed_by(self, begun: int | None) -> int | None:  # noqa: ARG002
+        """The block after which somebody may first see a result, where block ``begun`` is the first that has any (None:
+        none has): what later ones find must not change what is tested. None: the last of all.
         """
         return None
 
@@ -124,10 +123,9 @@ class Sequential(_AtAnyLook):
         """The last look."""
         return self.plan.looks[-1]
 
-    @property
-    def fixed_after(self) -> int:
-        """The first look."""
-        return self.plan.looks[0]
+    def fixed_by(self, begun: int | None) -> int | None:
+        """As many blocks as the first look is after, from that one on: before, no look had an interval."""
+        return None if begun is None else begun - 1 + self.plan.looks[0]
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -166,9 +164,8 @@ class TwoStage(Rule):
         """How many blocks the pilot has."""
         return self.plan.pilot
 
-    @property
-    def fixed_after(self) -> int:
-        """The pilot."""
+    def fixed_by(self, begun: int | None) -> int:  # noqa: ARG002
+        """The pilot's last: of what it does not tell there is no interval in the run."""
         return self.pilot
 
     def lacks(self, summary: Summary) -> str:
@@ -198,18 +195,17 @@ class TwoStage(Rule):
 
 @dataclass(frozen=True)
 class AtAnyTime(_AtAnyLook):
-    """A run that was extended without a plan: the always-valid interval of the t mixture. ``first``: how many blocks
-    it had until then.
+    """A run that was extended without a plan: the always-valid interval of the t mixture. ``steps``: how many blocks
+    it had at each extension.
     """
 
-    first: int | None = None
+    steps: tuple[int, ...] = ()
 
     method = "always-valid interval"
 
-    @property
-    def fixed_after(self) -> int | None:
-        """What was there when it was extended first."""
-        return self.first
+    def fixed_by(self, begun: int | None) -> int | None:
+        """The last that was there when it was first extended with a result."""
+        return None if begun is None else next((step for step in self.steps if step >= begun), None)
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -277,7 +273,7 @@ def rule_of(plan: Plan) -> Rule:
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):
         return TwoStage(plan.rule, plan.blocks)
-    return AtAnyTime(plan.extended[0]) if plan.extended else FIXED
+    return AtAnyTime(tuple(plan.extended)) if plan.extended else FIXED
 
 
 def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> Summary:

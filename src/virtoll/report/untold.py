@@ -17,7 +17,7 @@ from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval
-from virtoll.report.words import IN_VAIN, NO_LEVEL, lower
+from virtoll.report.words import IN_VAIN, lower, no_level
 
 # What makes a run the study that it is, beside its file and `--quick`, and how each is written.
 _MADE_BY = {"--memory": re.compile(r"[0-9]+[A-Za-z]+"), "--platforms": re.compile(r"[a-z0-9-]+(,[a-z0-9-]+)*")}
@@ -108,8 +108,8 @@ def _lost(advice: Advice) -> Iterator[Untold]:
         matrix = part.findings.matrix
         for arm in part.findings.treatments:
             toll = part.toll(arm)
-            if part.met and not (part.findings.compared and part.met[arm.label]):
-                why = IN_VAIN if part.findings.compared else NO_LEVEL
+            if part.met and (not part.findings.compared or part.met.get(arm.label) == set()):
+                why = IN_VAIN if part.findings.compared else no_level(part.findings)
                 yield Untold(f"{arm.label} in {part.name}", why, f"virtoll report {_directory(part)}")
                 continue
             if toll is None or toll.ratio is not None:

@@ -16,8 +16,8 @@ from virtoll.analysis.rules import TwoStage
 from virtoll.analysis.stopping import stein_half_width
 from virtoll.record.rules import Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
-from virtoll.report.findings import find
-from virtoll.report.words import join
+from virtoll.report.findings import Findings, find
+from virtoll.report.words import join, no_level
 from virtoll.units import exact_percent
 
 _DECIDED = ("costs", "gains", "same")
@@ -48,10 +48,12 @@ class Looks:
     def _taken(self, rule: Decide | Precision, whole: int, *, is_first: bool) -> Look:
         """The look that is due after so many ``whole`` blocks; a pilot's is of the pilot's alone, however late."""
         if isinstance(rule, Decide):
-            return _decided(rule, whole, find(self._directory.path).answering())
+            findings = find(self._directory.path)
+            return _decided(rule, whole, findings.answering(), _hopeless(findings, whole))
         if is_first:
             there = max((record.trial.block for record in self._directory.records()), default=whole)
-            return _piloted(rule, max(whole, there), find(self._directory.path, blocks=rule.pilot).answering())
+            findings = find(self._directory.path, blocks=rule.pilot)
+            return _piloted(rule, max(whole, there), findings.answering(), _hopeless(findings, rule.pilot))
         return _narrowed(rule, whole, find(self._directory.path).answering())
 
     def _whole(self) -> int:
@@ -68,12 +70,20 @@ def _is_due(rule: Decide | Precision, looks: Sequence[Look], whole: int) -> bool
     return whole >= (looks[-1].blocks if looks else rule.pilot)
 
 
-def _decided(rule: Decide, whole: int, tolls: Sequence[Toll]) -> Look:
+def _hopeless(findings: Findings, whole: int) -> str:
+    """Why no later block could be compared with native: of a ramp, where by now no level is; "" where one could."""
+    is_fixed = bool(findings.met) and findings.fixed_by is not None and whole >= findings.fixed_by
+    return no_level(findings) if is_fixed and not findings.over(findings.headline.name) else ""
+
+
+def _decided(rule: Decide, whole: int, tolls: Sequence[Toll], hopeless: str) -> Look:
     known = [toll for toll in tolls if toll.ratio is not None]
     still = [toll for toll in known if toll.verdict.kind not in _DECIDED]
     most = rule.looks[-1]
     if known and not still:
         return _look(whole, tolls, whole, f"every arm is decided{_unwaited(tolls)}")
+    if hopeless:
+        return _look(whole, tolls, whole, f"nothing can be compared with native: {hopeless}")
     why = f"undecided: {_names(still)}" if still else "nothing can be compared with native yet"
     if whole >= most:
         return _look(whole, tolls, whole, f"all {most} blocks are there; {why}")
@@ -81,7 +91,7 @@ def _decided(rule: Decide, whole: int, tolls: Sequence[Toll]) -> Look:
     return _look(whole, tolls, min(most, max(whole + 1, needed)), why)
 
 
-def _piloted(rule: Precision, there: int, tolls: Sequence[Toll]) -> Look:
+def _piloted(rule: Precision, there: int, tolls: Sequence[Toll], hopeless: str) -> Look:
     """The number of blocks, computed once, by the ``tolls`` of the pilot: the first blocks of the plan, though more are
     ``there`` (after a kill that took the first look away).
     """
@@ -90,7 +100,7 @@ def _piloted(rule: Precision, there: int, tolls: Sequence[Toll]) -> Look:
     pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
-        look = _look(whole, tolls, whole, f"{why}; see its failed trials, and begin a new run")
+        look = _look(whole, tolls, whole, f"{why}; {hopeless or 'see its failed trials, and begin a new run'}")
         return look.model_copy(update={"blocks": there})
     lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
     needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
