@@ -136,4 +136,6 @@ _ENDED_EARLY = (
     "different by who stops at the first difference that 3 to 8 blocks show. (`--decide` and `--precision` let a run "
     "end by what it finds, and keep the promise.)"
 )
-_ABSOLUTE = " Intervals of absolute values, which no word depends on, are plain ones."
+_ABSOLUTE = (
+    " Intervals of absolute values are plain ones: no toll's words depend on them, objectives of `virtoll advise` do."
+)
