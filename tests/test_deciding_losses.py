@@ -123,6 +123,31 @@ def test_a_run_in_its_second_stage_is_not_told_to_begin_anew(bench: Bench) -> No
     assert toll.verdict.kind != "unsure" or toll.verdict.words.endswith(f"until all {look.blocks} blocks are there")
 
 
+@pytest.mark.parametrize(
+    ("killed_in", "computed", "not_there"),
+    [
+        ("b03-t0008", "will be computed once", "Still in its pilot"),
+        ("b10-t0029", "was computed once", "They are not all there"),
+    ],
+)
+def test_who_stops_a_run_before_its_number_of_blocks_is_not_promised_their_intervals(
+    bench: Bench, killed_in: str, computed: str, not_there: str
+) -> None:
+    """It was told to be as good as one of a fixed number, and in its pilot that a number had been computed."""
+    bench.spread, bench.fail[killed_in] = 0.05, KeyboardInterrupt()
+    bench.run("--precision", "2%")
+    (told,), promised = ending.told(find(bench.out)), ending.promise(find(bench.out))
+    assert not_there in told
+    assert "if what it showed had a say in where it stopped, its intervals are too narrow." in told
+    assert computed in promised
+    assert "where somebody stopped who liked what he saw, they are too narrow." in promised
+    bench.fail.clear()
+    bench.go_on()
+    (told,), promised = ending.told(find(bench.out)), ending.promise(find(bench.out))
+    assert told.endswith("so the intervals are as good as with a fixed number.")
+    assert "too narrow" not in told + promised
+
+
 def test_an_arm_that_lacks_one_probe_is_not_said_to_be_beyond_comparison(bench: Bench) -> None:
     bench.spread = 0.005
 
