@@ -148,6 +148,23 @@ def test_who_stops_a_run_before_its_number_of_blocks_is_not_promised_their_inter
     assert "too narrow" not in told + promised
 
 
+def test_a_width_that_was_missed_is_told_by_the_report(bench: Bench) -> None:
+    """Pairs were lost after the pilot; it was told while the run went on, and never again."""
+    bench.spread = 0.05
+
+    def flaky(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.block > 8 and trial.block % 2:
+            raise PlatformError("it did not boot this time")
+
+    bench.before = flaky
+    bench.run("--precision", "2%")
+    _, last = RunDirectory(bench.out).looks()
+    widest = last.why.partition("; the widest interval is ")[2]
+    assert widest.endswith(" %, of docker+routed")
+    (told,) = ending.told(find(bench.out))
+    assert f" But the widest interval is {widest}. What the arms cost" in told
+
+
 def test_an_arm_that_lacks_one_probe_is_not_said_to_be_beyond_comparison(bench: Bench) -> None:
     bench.spread = 0.005
 

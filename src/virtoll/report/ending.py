@@ -69,7 +69,12 @@ def _piloted(findings: Findings, rule: Precision) -> str:
     computed = f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}."
     if findings.run.pending:
         return f"{computed} They are not all there: {_IF_LIKED}{_goes_on(findings)}"
+    _, _, widest = looks[-1].why.partition(WIDEST)
+    computed += f" But the widest interval is {widest}." if widest else ""
     return f"{computed} What the arms cost had no say in it, so the intervals are as good as with a fixed number."
+
+
+WIDEST = "; the widest interval is "  # of a last look, where that is wider than was asked for
 
 
 def _goes_on(findings: Findings) -> str:

@@ -16,6 +16,7 @@ from virtoll.analysis.rules import TwoStage
 from virtoll.analysis.stopping import stein_half_width
 from virtoll.record.rules import Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
+from virtoll.report.ending import WIDEST
 from virtoll.report.findings import Findings, find
 from virtoll.report.words import join, no_level
 from virtoll.units import exact_percent
@@ -127,7 +128,7 @@ def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     name = max(halves, key=lambda name: halves[name], default="")
     why = f"the {whole} blocks are there that followed from the pilot of {rule.pilot}"
     if name and halves[name] > math.log1p(rule.half_width) * (1 + 1e-9):
-        why += f"; the widest interval is ± {math.expm1(halves[name]) * 100:.2g} %, of {name}"
+        why += f"{WIDEST}± {math.expm1(halves[name]) * 100:.2g} %, of {name}"
     return _look(whole, tolls, whole, why)
 
 
