@@ -212,6 +212,34 @@ def test_an_arm_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
     assert lxc.ratio.low is not None or "lxc" in first.why, (first.why, lxc.verdict.words)
 
 
+def test_a_condition_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
+    """Its interval was none for want of what the pilot lacked, and no look had said so."""
+    bench.spread = 0.05
+
+    def late(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.block <= 8 and trial.condition["load.connections"] == 1:
+            raise PlatformError("not yet")
+
+    bench.before = late
+    bench.run("--precision", "2%", text=TWENTY + '[factors]\n"load.connections" = [1, 100]\n')
+    assert "; no interval where later blocks hold what the pilot lacks: docker+routed under 1 of 2 conditions" in (
+        RunDirectory(bench.out).looks()[0].why
+    )
+
+
+def test_a_probe_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
+    bench.spread = 0.05
+
+    def broken(trial: PlannedTrial) -> None:
+        if trial.condition["probe"] == "clock":
+            raise PlatformError("no clock")
+
+    bench.before = broken
+    bench.run("--precision", "2%", text=PROBED)
+    (first, *_) = RunDirectory(bench.out).looks()
+    assert "; no interval where later blocks hold what the pilot lacks: any arm in probe clock" in first.why
+
+
 def test_an_open_loops_percentile_is_that_of_the_first_look(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run", Recipe(arms=(NATIVE, AGAIN, LXC), blocks=4, factors={}))
     log = directory / "trials.jsonl"

@@ -54,7 +54,7 @@ class Looks:
         if is_first:
             there = max((record.trial.block for record in self._directory.records()), default=whole)
             findings = find(self._directory.path, blocks=rule.pilot)
-            return _piloted(rule, max(whole, there), findings.answering(), _hopeless(findings, rule.pilot))
+            return _piloted(rule, max(whole, there), findings)
         return _narrowed(rule, whole, find(self._directory.path).answering())
 
     def _whole(self) -> int:
@@ -92,16 +92,17 @@ def _decided(rule: Decide, whole: int, tolls: Sequence[Toll], hopeless: str) -> 
     return _look(whole, tolls, min(most, max(whole + 1, needed)), why)
 
 
-def _piloted(rule: Precision, there: int, tolls: Sequence[Toll], hopeless: str) -> Look:
-    """The number of blocks, computed once, by the ``tolls`` of the pilot: the first blocks of the plan, though more are
-    ``there`` (after a kill that took the first look away).
+def _piloted(rule: Precision, there: int, findings: Findings) -> Look:
+    """The number of blocks, computed once, by the ``findings`` of the pilot: the first blocks of the plan, though more
+    are ``there`` (after a kill that took the first look away).
     """
-    whole = rule.pilot
+    whole, tolls = rule.pilot, findings.answering()
     asks = f"± {exact_percent(rule.half_width)} %"
     pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
-        look = _look(whole, tolls, whole, f"{why}; {hopeless or 'see its failed trials, and begin a new run'}")
+        told = _hopeless(findings, whole) or "see its failed trials, and begin a new run"
+        look = _look(whole, tolls, whole, f"{why}; {told}")
         return look.model_copy(update={"blocks": there})
     lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
     needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
@@ -109,8 +110,7 @@ def _piloted(rule: Precision, there: int, tolls: Sequence[Toll], hopeless: str) 
     by = f"by {name}, which scatters most"
     if lost[name]:
         by = f"by {name}, of which {lost[name]} of the pilot's {whole} blocks hold nothing"
-    left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
-    without = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
+    without = _without(findings, tolls)
     if needed[name] <= rule.most:
         blocks = max(there, needed[name])
         return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, {by}{without}")
@@ -120,6 +120,23 @@ def _piloted(rule: Precision, there: int, tolls: Sequence[Toll], hopeless: str) 
         f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed[name]}"
     )
     return _look(whole, tolls, max(there, rule.most), f"{why}{without}")
+
+
+def _without(findings: Findings, tolls: Sequence[Toll]) -> str:
+    """What gets no interval in a run whose pilot lacks it; "" where it lacks nothing."""
+    left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
+    told = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
+    known = [toll for toll in tolls if _spread(toll) is not None]
+    lacking = [f"{_name(toll)} under {few}" for toll in known if (few := _lacks(findings, toll))]
+    lacking += [f"any arm in probe {probe}" for probe in findings.silent]
+    return f"{told}; no interval where later blocks hold what the pilot lacks: {_few(lacking)}" if lacking else told
+
+
+def _lacks(findings: Findings, toll: Toll) -> str:
+    """``1 of 4 conditions``: under which a pilot holds nothing of what a study asks of an arm; "" of none."""
+    matrix, over = findings.matrix, findings.over(toll.metric.name)
+    asked = [c for c in matrix.conditions_of(toll.metric.name) if c in over and matrix.is_asked(toll.arm, c)]
+    return f"{len(asked) - toll.conditions} of {len(asked)} conditions" if toll.conditions < len(asked) else ""
 
 
 def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
