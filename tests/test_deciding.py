@@ -391,6 +391,8 @@ def test_a_run_that_is_extended_has_always_valid_intervals(bench: Bench, capsys:
     assert half_width_of(toll) == pytest.approx(mixture_half_width(summary))
     assert "Extended without a plan from 5 to 9 blocks" in capsys.readouterr().out
     assert "always-valid intervals" in bench.page
+    alone = "What the report of the first 5 blocks called different is not in these 5: it went by plain intervals"
+    assert alone in " ".join(method(findings))
 
 
 # -- refused ----------------------------------------------------------------------------------------------

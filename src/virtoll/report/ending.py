@@ -91,7 +91,7 @@ def promise(findings: Findings) -> str:
     if isinstance(rule, TwoStage):
         return _of_stages(findings, rule.plan) + _ABSOLUTE
     if isinstance(rule, AtAnyTime):
-        return _AT_ANY_TIME + _ABSOLUTE
+        return _AT_ANY_TIME.format(first=findings.run.plan.extended[0]) + _ABSOLUTE
     return _ENDED_EARLY if _is_cut_short(findings) else _FIXED
 
 
@@ -132,8 +132,9 @@ _AT_ANY_TIME = (
     "goes on until he likes what he sees finds a difference sooner or later. These hold at every number of blocks "
     "together (t mixture: Lindon et al., arXiv 2210.08589; the comparisons planned for a table share 5 % equally): in "
     "each quantity by itself, at most 5 of 100 such runs, whenever they are stopped, call any arm different that "
-    "equals native; in some of many quantities, more do. The price is a width of about 1.7 times. A new run with "
-    "`--decide` or `--precision` costs less."
+    "equals native; in some of many quantities, more do. What the report of the first {first} blocks called different "
+    "is not in these 5: it went by plain intervals, and adds its own. The price is a width of about 1.7 times. A new "
+    "run with `--decide` or `--precision` costs less."
 )
 _FIXED = (
     "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
