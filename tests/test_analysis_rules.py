@@ -96,6 +96,21 @@ def test_the_blocks_that_a_fixed_run_is_said_to_need_do_when_it_is_extended() ->
     assert judge(METRIC, then, math.nan, margin=0.03, family=1, rule=AtAnyTime()).kind != "unsure", verdict.words
 
 
+@pytest.mark.parametrize("rule", [FIXED, AtAnyTime()])
+def test_blocks_that_are_asked_for_are_more_than_pairs_where_some_are_lost(rule: Rule) -> None:
+    """Of sixteen blocks eight hold it: as many again as it lacks pairs hold half of them."""
+    so_far = Summary(0.06, 0.03, 8)
+
+    def asked(lost: int) -> int:
+        words = judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=rule, lost=lost).words
+        found = re.search(r"(\d+) more", words)
+        assert found is not None, words
+        return int(found[1])
+
+    assert asked(8) == 2 * asked(0)
+    assert FIXED.asks(12, so_far, 8) == "needs about 8 more blocks"
+
+
 def test_steins_interval_covers_where_the_pilot_lacks_a_condition() -> None:
     rule, rng, covered, runs = TwoStage(Precision(half_width=0.02, pilot=8, most=16)), np.random.default_rng(5), 0, 400
     for _ in range(runs):

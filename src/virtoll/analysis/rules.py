@@ -76,9 +76,12 @@ class Rule:
             return "one block has no spread, needs at least 2 more blocks"
         return f"its {summary.n} {self.replicate}s {_ALIKE}; needs more {self.replicate}s" if _is_off(summary) else ""
 
-    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
-        """How to get from the blocks there are to as many as are ``needed``; so many whole ones were ``lost``."""
-        return f"needs about {_blocks(max(1, needed - summary.n), 'more ')}"
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
+        """How to get from the blocks there are to as many that hold it as are ``needed``; so many whole ones were
+        ``lost``.
+        """
+        more = in_blocks(needed, summary.n, lost) - summary.n - lost
+        return f"needs about {_blocks(max(1, more), 'more ')}"
 
 
 FIXED = Rule()
@@ -283,6 +286,13 @@ def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> S
     if pilot is None or pilot.n < 2:
         return replace(whole, error=math.nan)
     return replace(whole, error=pilot.error * math.sqrt(share), spread_of=pilot.freedom + 1)
+
+
+def in_blocks(pairs: int, n: int, lost: int) -> int:
+    """Blocks in all for so many ``pairs`` (blocks that hold a ratio), were as many lost as so far: ``n`` pairs, and so
+    many that were ``lost``.
+    """
+    return math.ceil(pairs * (n + lost) / n) if n else pairs + lost
 
 
 def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
+from virtoll.analysis.rules import in_blocks
 from virtoll.features import is_variant, supported
 from virtoll.plain import typed
 from virtoll.record.model import Arm
@@ -76,10 +77,11 @@ def _more_blocks(
     part: Part, advice: Advice, n: int, needed: int, anew: int | None = None, *, is_plain: bool = False
 ) -> str:
     """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
-    hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length, nor
-    does a copy that was kept small: a new run is begun, of as many as it needs ``anew``, where that is another number.
-    So it is beyond the plan of what goes by plain intervals (``is_plain``): who extends a run until these tell errs
-    more often than they say. Of several hosts: twice as many on each, since what it takes hangs on each.
+    hold none, and as many of those that come will be. A run's plan is never made shorter, and one with a rule that ends
+    it takes no other length, nor does a copy that was kept small: a new run is begun, of as many as it needs ``anew``,
+    where that is another number. So it is beyond the plan of what goes by plain intervals (``is_plain``): who extends a
+    run until these tell errs more often than they say. Of several hosts: twice as many on each, since what it takes
+    hangs on each.
     """
     far = part.findings.run.far
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
@@ -88,9 +90,9 @@ def _more_blocks(
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     lost = max(0, whole - n)
-    total, is_over = needed + lost, part.findings.run.plan.rule is not None or part.findings.run.is_kept
+    total, is_over = in_blocks(needed, n, lost), part.findings.run.plan.rule is not None or part.findings.run.is_kept
     if is_over or (is_plain and total > planned):
-        return f"virtoll {_begun(part.findings, advice)} --blocks {(anew or needed) + lost}{far}"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {in_blocks(anew or needed, n, lost)}{far}"
     return f"{run}{far}" if total <= planned else f"{run} --blocks {total}{far}"
 
 
