@@ -290,6 +290,7 @@ def test_a_budget_that_is_over_before_the_first_look_says_so(bench: Bench, capsy
     capsys.readouterr()
     assert bench.go_on("--budget", "1ns") == 1
     told = capsys.readouterr().out
+    assert bench.blocks == 2, "by the pace of those that it has, none could end in time"
     assert "ended it before its first look, which is after 4 blocks" in told
     assert "Not looked at yet" in told
 
