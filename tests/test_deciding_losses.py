@@ -12,12 +12,13 @@ from synthetic import AGAIN, LXC, NATIVE, Recipe, write_run
 from test_deciding import PROBED, TWENTY, Bench, half_width_of
 from virtoll.errors import PlatformError
 from virtoll.record.model import PlannedTrial
-from virtoll.record.rules import Compared, Look
+from virtoll.record.rules import Compared, Look, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report import ending
 from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.report.running import RunningTable
+from virtoll.run.deciding import _narrowed, _piloted
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -238,6 +239,28 @@ def test_a_probe_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None
     bench.run("--precision", "2%", text=PROBED)
     (first, *_) = RunDirectory(bench.out).looks()
     assert "; no interval where later blocks hold what the pilot lacks: any arm in probe clock" in first.why
+
+
+def test_two_quantities_of_one_name_are_two_comparisons(bench: Bench) -> None:
+    """The second took the first's place, which scatters more and asks for more blocks."""
+
+    def scatters(trial: PlannedTrial) -> None:
+        bench.tolls["docker/clock"] = 1 + 0.2 * (trial.block % 2)
+
+    bench.before = scatters
+    bench.run("--precision", "2%", "--blocks", "9", text=PROBED)
+    first, last = RunDirectory(bench.out).looks()
+    rule = Precision(half_width=0.02, pilot=8, most=9)
+    findings = find(bench.out, blocks=8)
+    for metric in findings.judged:
+        table = findings.tolls(metric.name)
+        named = tuple(replace(toll, metric=replace(toll.metric, title="Time")) for toll in table.overall)
+        findings._tolls[metric.name] = replace(table, overall=named)
+    clock, other = findings.answering()
+    assert clock.metric.probe == "clock"
+    assert _piloted(rule, 8, findings).why.partition(",")[0] == first.why.partition(",")[0]
+    assert "the widest interval is" in last.why
+    assert "the widest interval is" in _narrowed(rule, 8, [clock, other]).why
 
 
 def test_an_open_loops_percentile_is_that_of_the_first_look(tmp_path: Path) -> None:

@@ -98,26 +98,27 @@ def _piloted(rule: Precision, there: int, findings: Findings) -> Look:
     """
     whole, tolls = rule.pilot, findings.answering()
     asks = f"± {exact_percent(rule.half_width)} %"
-    pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
+    pilots = [(toll, pilot) for toll in tolls if (pilot := _spread(toll)) is not None]
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
         told = _hopeless(findings, whole) or "see its failed trials, and begin a new run"
         look = _look(whole, tolls, whole, f"{why}; {told}")
         return look.model_copy(update={"blocks": there})
-    lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
-    needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
-    name = max(needed, key=lambda name: needed[name])
+    # Of each in whole blocks, where n counts pairs.
+    each = [(TwoStage(rule).needed(pilot) + whole - pilot.n, toll, pilot) for toll, pilot in pilots]
+    needed, toll, pilot = max(each, key=lambda one: one[0])
+    name, lost = _name(toll), whole - pilot.n
     by = f"by {name}, which scatters most"
-    if lost[name]:
-        by = f"by {name}, of which {lost[name]} of the pilot's {whole} blocks hold nothing"
+    if lost:
+        by = f"by {name}, of which {lost} of the pilot's {whole} blocks hold nothing"
     without = _without(findings, tolls)
-    if needed[name] <= rule.most:
-        blocks = max(there, needed[name])
+    if needed <= rule.most:
+        blocks = max(there, needed)
         return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, {by}{without}")
-    widest = math.expm1(stein_half_width(pilots[name], max(there, rule.most) - lost[name])) * 100
+    widest = math.expm1(stein_half_width(pilot, max(there, rule.most) - lost)) * 100
     why = (
-        f"{asks} would need {needed[name]:,} blocks, {by}, and there are at most "
-        f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed[name]}"
+        f"{asks} would need {needed:,} blocks, {by}, and there are at most "
+        f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed}"
     )
     return _look(whole, tolls, max(there, rule.most), f"{why}{without}")
 
@@ -141,11 +142,11 @@ def _lacks(findings: Findings, toll: Toll) -> str:
 
 def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     """The last look: whether the intervals are as narrow as was asked for, where more pairs were lost since."""
-    halves = {_name(toll): half for toll in tolls if (half := _half(toll)) is not None}
-    name = max(halves, key=lambda name: halves[name], default="")
+    halves = [(half, toll) for toll in tolls if (half := _half(toll)) is not None]
     why = f"the {whole} blocks are there that followed from the pilot of {rule.pilot}"
-    if name and halves[name] > math.log1p(rule.half_width) * (1 + 1e-9):
-        why += f"{WIDEST}± {math.expm1(halves[name]) * 100:.2g} %, of {name}"
+    half, toll = max(halves, key=lambda one: one[0], default=(0.0, None))
+    if toll is not None and half > math.log1p(rule.half_width) * (1 + 1e-9):
+        why += f"{WIDEST}± {math.expm1(half) * 100:.2g} %, of {_name(toll)}"
     return _look(whole, tolls, whole, why)
 
 
