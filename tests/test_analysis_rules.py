@@ -11,13 +11,23 @@ import numpy as np
 import pytest
 
 from made_up_studies import METRIC
-from synthetic import DOCKER, KVM, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
+from synthetic import AGAIN, DOCKER, KVM, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.ratios import Row, family_of, judge_family, over_conditions, summary_under, toll_table
+from virtoll.analysis.ratios import (
+    Ratios,
+    Row,
+    family_of,
+    judge_family,
+    log_ratios,
+    natives_of,
+    over_conditions,
+    summary_under,
+    toll_table,
+)
 from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, Sequential, TwoStage
 from virtoll.analysis.verdicts import blocks_needed, judge
 from virtoll.record.model import PlannedTrial
@@ -86,6 +96,21 @@ def test_the_blocks_that_a_fixed_run_is_said_to_need_do_when_it_is_extended() ->
     assert judge(METRIC, then, math.nan, margin=0.03, family=1, rule=AtAnyTime()).kind != "unsure", verdict.words
 
 
+@pytest.mark.parametrize("rule", [FIXED, AtAnyTime()])
+def test_blocks_that_are_asked_for_are_more_than_pairs_where_some_are_lost(rule: Rule) -> None:
+    """Of sixteen blocks eight hold it: as many again as it lacks pairs hold half of them."""
+    so_far = Summary(0.06, 0.03, 8)
+
+    def asked(lost: int) -> int:
+        words = judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=rule, lost=lost).words
+        found = re.search(r"(\d+) more", words)
+        assert found is not None, words
+        return int(found[1])
+
+    assert asked(8) == 2 * asked(0)
+    assert FIXED.asks(12, so_far, 8) == "needs about 8 more blocks"
+
+
 def test_steins_interval_covers_where_the_pilot_lacks_a_condition() -> None:
     rule, rng, covered, runs = TwoStage(Precision(half_width=0.02, pilot=8, most=16)), np.random.default_rng(5), 0, 400
     for _ in range(runs):
@@ -108,6 +133,36 @@ def test_steins_interval_covers_where_a_condition_is_lost_after_the_pilot(of_blo
         assert summary is not None
         covered += abs(summary.mean) <= rule.half_width(summary)
     assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
+
+
+def test_steins_interval_covers_where_native_again_is_lost_after_the_pilot() -> None:
+    """A log ratio to one native scatters more than the pilot's, to two: it held the truth in 92 of 100."""
+    rule, rng, covered, runs = TwoStage(Precision(half_width=0.02, pilot=8, most=40)), np.random.default_rng(7), 0, 2000
+    natives = np.full((40, 1), 2.0)
+    natives[8:] = 1
+    for _ in range(runs):
+        arm, native = rng.normal(0, 0.03, 40), rng.normal(0, 0.03, (40, 2))
+        native[8:, 1] = np.nan
+        summary = summary_under(rule, (arm - np.nanmean(native, axis=1))[:, None], natives)
+        assert summary is not None
+        covered += abs(summary.mean) <= rule.half_width(summary)
+    assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
+
+
+def test_how_many_natives_a_toll_is_made_of_is_counted_by_its_table(tmp_path: Path) -> None:
+    recipe = Recipe(arms=(NATIVE, AGAIN, DOCKER), blocks=6, factors={})
+    plan = read_run(write_run(tmp_path / "first", recipe)).plan
+    spoilt = {trial.id: "invalid" for trial in plan.trials if trial.arm == AGAIN and trial.block > 3}
+    run = read_run(write_run(tmp_path / "run", replace(recipe, spoilt=spoilt)))
+    matrix = build_matrix(run, measure_all(run))
+    docker = next(number for number, arm in enumerate(matrix.arms) if arm.label == DOCKER.label)
+    assert natives_of(matrix, "rate_per_s")[:, docker, 0].tolist() == [2, 2, 2, 1, 1, 1]
+    rule = TwoStage(Precision(half_width=0.02, pilot=3, most=6))
+    (row,) = (Ratios.of(matrix, "rate_per_s", rule).row(matrix.arms[docker], None, [0]),)
+    plain = summary_under(rule, log_ratios(matrix, "rate_per_s")[:, docker, :])
+    assert row.summary is not None
+    assert plain is not None
+    assert row.summary.error == pytest.approx(plain.error * math.sqrt((1.5 + 2) / 2 / 1.5))
 
 
 def test_a_forecast_takes_what_is_lost_of_few_blocks_for_less_lost_of_many() -> None:

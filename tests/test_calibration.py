@@ -40,6 +40,7 @@ from virtoll.run.calibrating import calibrate, calibration_study
 from virtoll.run.execute import execute
 from virtoll.run.measuring import _keep_calibration
 from virtoll.run.request import Request
+from virtoll.run.rule import extension
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -90,6 +91,17 @@ def run(
     )
     execute(directory, experiment, Quiet())
     return find(path)
+
+
+def test_a_calibration_is_not_extended() -> None:
+    """Its alarms and its known costs are told by plain intervals, which hold for a number of blocks alone."""
+    made = document.as_json(replace(calibration_study(quick=True), seed=5))
+    study = document.of(made, Path("study.json"), catalogue())
+    plan = make_plan(study, [entry.arm for entry in study.arms], {"native": 1.0})
+    assert extension(plan, study, plan.blocks) is None
+    with pytest.raises(StudyError, match="a calibration is not extended") as refused:
+        extension(plan, study, plan.blocks + 2)
+    assert "begin a new one" in str(refused.value)
 
 
 @pytest.fixture(scope="module")

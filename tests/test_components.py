@@ -220,6 +220,26 @@ def test_the_cheaper_way_follows_from_what_a_block_costs_beside_its_windows() ->
     assert not told.by_windows
 
 
+def test_of_the_blocks_that_come_as_many_are_lost() -> None:
+    """Half of twenty hold nothing: two more give one observation more, and as many pairs take twice the blocks."""
+    rng = np.random.default_rng(2)
+    found = known(made(rng, blocks=10, between=0.0))
+    summary = over_conditions(rng.normal(0, WINDOW / math.sqrt(12), (10, 1)))
+    assert summary is not None
+    all_held, half_held = narrowing(found, summary, Pace(100, 20)), narrowing(found, summary, Pace(100, 10), 10)
+    assert all_held is not None
+    assert half_held is not None
+    assert (all_held.more, half_held.more) == (2, 2)
+    one_more = replace(summary, n=11, error=summary.deviation / math.sqrt(11))
+    assert half_held.blocks == pytest.approx(one_more.half_width())
+    assert half_held.blocks > all_held.blocks
+    assert all_held.here is not None
+    assert half_held.here is not None
+    assert all_held.by_windows
+    assert half_held.by_windows
+    assert half_held.here == 2 * all_held.here
+
+
 # -- in the report -----------------------------------------------------------------------------------------
 
 

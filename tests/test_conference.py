@@ -59,7 +59,7 @@ from virtoll.record.model import (
     Plan,
     PlannedTrial,
 )
-from virtoll.record.rules import Decide
+from virtoll.record.rules import Decide, Precision, StoppingRule
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import samples_table
 from virtoll.report.advice import Known, advise
@@ -70,8 +70,8 @@ from virtoll.report.changes import compare
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.report.history import RunTold, _tell
-from virtoll.report.words import NO_LEVEL
 from virtoll.run import environment, refusals
+from virtoll.run.deciding import Looks
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
 from virtoll.run.readiness import Readiness
@@ -1225,7 +1225,10 @@ def test_where_no_level_was_met_by_all_nothing_is_compared_over_levels(tmp_path:
     ]
     told = _tell(path, ())
     assert isinstance(told, RunTold)
-    assert (told.ratios, set(told.missing.values())) == ({}, {NO_LEVEL})
+    assert (told.ratios, set(told.missing.values())) == (
+        {},
+        {"there is no level at which all arms met the objective"},
+    )
 
 
 @dataclass
@@ -1247,6 +1250,59 @@ def test_what_a_rule_looks_at_is_fixed_by_the_blocks_before_its_first_look(tmp_p
     findings = find(run.path)
     assert len(findings.compared) == len(LEVELS)
     assert "met the objective in the first 4 blocks, by which that was fixed" in " ".join(answer(findings))
+
+
+def ruled(run: RunDirectory, rule: StoppingRule) -> Findings:
+    """What is found in a run that has this rule, and has not been looked at yet."""
+    (run.path / "plan.json").write_text(run.plan.model_copy(update={"rule": rule}).model_dump_json())
+    (run.path / "looks.jsonl").write_text("")
+    return find(run.path)
+
+
+def test_blocks_that_told_nothing_choose_no_levels(tmp_path: Path, lost_nothing: None) -> None:
+    """The first four blocks were lost: no level was ever compared, up to the run's end."""
+    ends = {"native": {1, 2, 3}, **{other: {1, 2, 3, 4} for other in ("docker", "lxc", "kvm")}}
+    run = run_of(tmp_path / "run", kind=AtOneCpu, blocks=9, knees=dict.fromkeys(TOLLS, 30), ends=ends)
+    findings = ruled(run, Decide(margin=0.05, looks=(4, 5, 6, 7, 8, 9)))
+    assert [condition.get(LEVEL) for condition in findings.compared] == [10, 20]
+    assert "met the objective in the first 8 blocks, by which that was fixed. " in " ".join(answer(findings))
+
+
+def test_an_arm_of_which_the_choosing_blocks_tell_nothing_is_not_said_to_have_met_none(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    run = run_of(tmp_path / "run", kind=AtOneCpu, blocks=6, knees={"kvm": 5, "docker": 30}, ends={"lxc": {1, 2, 3, 4}})
+    told = " ".join(answer(ruled(run, Decide(margin=0.05, looks=(4, 5, 6)))))
+    assert "but for kvm+routed, which met it at none, and for lxc+routed and " in told
+    assert ", of which those blocks tell nothing. " in told
+
+
+def test_an_arm_of_which_nothing_is_known_is_not_said_to_have_met_no_level(tmp_path: Path, lost_nothing: None) -> None:
+    path = run_of(tmp_path / "run", kind=AtOneCpu, knees={"kvm": 5}, ends={"lxc": {1, 2, 3, 4}}).path
+    told = _tell(path, ())
+    assert isinstance(told, RunTold)
+    assert told.missing["server_cpus", "kvm+routed"] == "it met the objective of the ramp at no level"
+    assert told.missing["server_cpus", "lxc+routed"] == "not measured"
+
+
+@pytest.mark.parametrize("rule", [Decide(margin=0.05, looks=(4, 5, 6)), Precision(half_width=0.02, pilot=4, most=6)])
+def test_a_rule_ends_a_run_of_which_no_level_will_ever_be_compared(
+    tmp_path: Path, lost_nothing: None, rule: StoppingRule
+) -> None:
+    """It went on to the most that there may be, and nothing was compared."""
+    run = run_of(tmp_path / "run", kind=Conferring, blocks=4, knees=dict.fromkeys(TOLLS, 5))
+    ruled(run, rule)
+    assert Looks(RunDirectory(run.path), lambda _look: None).end_it()
+    (look,) = RunDirectory(run.path).looks()
+    no_level = "there is no level at which all arms met the objective in the first 4 blocks, by which that was fixed"
+    assert (look.block, look.ends, look.why.endswith(no_level)) == (4, True, True), look.why
+
+
+def test_a_pilot_that_told_nothing_is_not_said_to_have_missed_all(tmp_path: Path, lost_nothing: None) -> None:
+    ends = {platform: {1, 2, 3, 4} for platform in TOLLS}
+    run = run_of(tmp_path / "run", kind=AtOneCpu, blocks=6, ends=ends)
+    told = answer(ruled(run, Precision(half_width=0.02, pilot=4, most=6)))
+    assert told[0] == "Nothing is compared with native: the first 4 blocks, which choose the levels, tell of none."
 
 
 def test_a_run_that_missed_what_the_other_met_is_no_cheaper_there(tmp_path: Path, lost_nothing: None) -> None:

@@ -290,6 +290,7 @@ def test_a_budget_that_is_over_before_the_first_look_says_so(bench: Bench, capsy
     capsys.readouterr()
     assert bench.go_on("--budget", "1ns") == 1
     told = capsys.readouterr().out
+    assert bench.blocks == 2, "by the pace of those that it has, none could end in time"
     assert "ended it before its first look, which is after 4 blocks" in told
     assert "Not looked at yet" in told
 
@@ -391,6 +392,8 @@ def test_a_run_that_is_extended_has_always_valid_intervals(bench: Bench, capsys:
     assert half_width_of(toll) == pytest.approx(mixture_half_width(summary))
     assert "Extended without a plan from 5 to 9 blocks" in capsys.readouterr().out
     assert "always-valid intervals" in bench.page
+    alone = "What the report of the first 5 blocks called different is not in these 5: it went by plain intervals"
+    assert alone in " ".join(method(findings))
 
 
 # -- refused ----------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from synthetic import AGAIN, LXC, NATIVE, Recipe, write_run
 from test_deciding import PROBED, TWENTY, Bench, half_width_of
 from virtoll.errors import PlatformError
 from virtoll.record.model import PlannedTrial
-from virtoll.record.rules import Compared, Look
+from virtoll.record.rules import Compared, Look, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report import ending
 from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.report.running import RunningTable
+from virtoll.run.deciding import _narrowed, _piloted
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -123,6 +124,48 @@ def test_a_run_in_its_second_stage_is_not_told_to_begin_anew(bench: Bench) -> No
     assert toll.verdict.kind != "unsure" or toll.verdict.words.endswith(f"until all {look.blocks} blocks are there")
 
 
+@pytest.mark.parametrize(
+    ("killed_in", "computed", "not_there"),
+    [
+        ("b03-t0008", "will be computed once", "Still in its pilot"),
+        ("b10-t0029", "was computed once", "They are not all there"),
+    ],
+)
+def test_who_stops_a_run_before_its_number_of_blocks_is_not_promised_their_intervals(
+    bench: Bench, killed_in: str, computed: str, not_there: str
+) -> None:
+    """It was told to be as good as one of a fixed number, and in its pilot that a number had been computed."""
+    bench.spread, bench.fail[killed_in] = 0.05, KeyboardInterrupt()
+    bench.run("--precision", "2%")
+    (told,), promised = ending.told(find(bench.out)), ending.promise(find(bench.out))
+    assert not_there in told
+    assert "if what it showed had a say in where it stopped, its intervals are too narrow." in told
+    assert computed in promised
+    assert "where somebody stopped who liked what he saw, they are too narrow." in promised
+    bench.fail.clear()
+    bench.go_on()
+    (told,), promised = ending.told(find(bench.out)), ending.promise(find(bench.out))
+    assert told.endswith("so the intervals are as good as with a fixed number.")
+    assert "too narrow" not in told + promised
+
+
+def test_a_width_that_was_missed_is_told_by_the_report(bench: Bench) -> None:
+    """Pairs were lost after the pilot; it was told while the run went on, and never again."""
+    bench.spread = 0.05
+
+    def flaky(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.block > 8 and trial.block % 2:
+            raise PlatformError("it did not boot this time")
+
+    bench.before = flaky
+    bench.run("--precision", "2%")
+    _, last = RunDirectory(bench.out).looks()
+    widest = last.why.partition("; the widest interval is ")[2]
+    assert widest.endswith(" %, of docker+routed")
+    (told,) = ending.told(find(bench.out))
+    assert f" But the widest interval is {widest}. What the arms cost" in told
+
+
 def test_an_arm_that_lacks_one_probe_is_not_said_to_be_beyond_comparison(bench: Bench) -> None:
     bench.spread = 0.005
 
@@ -168,6 +211,56 @@ def test_an_arm_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
     assert lxc.ratio is not None
     assert lxc.ratio.n > 2
     assert lxc.ratio.low is not None or "lxc" in first.why, (first.why, lxc.verdict.words)
+
+
+def test_a_condition_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
+    """Its interval was none for want of what the pilot lacked, and no look had said so."""
+    bench.spread = 0.05
+
+    def late(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.block <= 8 and trial.condition["load.connections"] == 1:
+            raise PlatformError("not yet")
+
+    bench.before = late
+    bench.run("--precision", "2%", text=TWENTY + '[factors]\n"load.connections" = [1, 100]\n')
+    assert "; no interval where later blocks hold what the pilot lacks: docker+routed under 1 of 2 conditions" in (
+        RunDirectory(bench.out).looks()[0].why
+    )
+
+
+def test_a_probe_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
+    bench.spread = 0.05
+
+    def broken(trial: PlannedTrial) -> None:
+        if trial.condition["probe"] == "clock":
+            raise PlatformError("no clock")
+
+    bench.before = broken
+    bench.run("--precision", "2%", text=PROBED)
+    (first, *_) = RunDirectory(bench.out).looks()
+    assert "; no interval where later blocks hold what the pilot lacks: any arm in probe clock" in first.why
+
+
+def test_two_quantities_of_one_name_are_two_comparisons(bench: Bench) -> None:
+    """The second took the first's place, which scatters more and asks for more blocks."""
+
+    def scatters(trial: PlannedTrial) -> None:
+        bench.tolls["docker/clock"] = 1 + 0.2 * (trial.block % 2)
+
+    bench.before = scatters
+    bench.run("--precision", "2%", "--blocks", "9", text=PROBED)
+    first, last = RunDirectory(bench.out).looks()
+    rule = Precision(half_width=0.02, pilot=8, most=9)
+    findings = find(bench.out, blocks=8)
+    for metric in findings.judged:
+        table = findings.tolls(metric.name)
+        named = tuple(replace(toll, metric=replace(toll.metric, title="Time")) for toll in table.overall)
+        findings._tolls[metric.name] = replace(table, overall=named)
+    clock, other = findings.answering()
+    assert clock.metric.probe == "clock"
+    assert _piloted(rule, 8, findings).why.partition(",")[0] == first.why.partition(",")[0]
+    assert "the widest interval is" in last.why
+    assert "the widest interval is" in _narrowed(rule, 8, [clock, other]).why
 
 
 def test_an_open_loops_percentile_is_that_of_the_first_look(tmp_path: Path) -> None:

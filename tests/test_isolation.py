@@ -403,6 +403,15 @@ def test_the_answer_says_what_was_put_in(findings: Findings) -> None:
     assert "beside memory the victim died" in uml
 
 
+def test_the_answer_says_how_the_run_came_to_its_end(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "r", harms={}, name="isolation-rtt", quick=True, blocks=4, until=3)
+    found = find(path)
+    assert answer(found)[-1].startswith("The run has not come to its planned end: if what it showed had a say")
+    plan = found.run.plan.model_copy(update={"extended": (2,)})
+    extended = replace(found, run=replace(found.run, plan=plan))
+    assert answer(extended)[-1].startswith("Extended without a plan from 2 to 4 blocks: ")
+
+
 def test_tables_hold_the_intervals(findings: Findings) -> None:
     tables = {table.name: table for table in contents.tables(findings)}
     losses = {row[0].text: row for row in tables["losses-p99-rise"].rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -159,6 +160,22 @@ def test_no_block_is_begun_that_would_end_after_the_deadline(tmp_path: Path) -> 
     assert experiment.performed == IDS[:2]
     assert execute(run, experiment, Quiet(), deadline_s=clock() + 2.0, clock=clock), "a block begun is finished"
     assert exit_code(run.records(), finished=False) == 1
+
+
+def test_no_block_is_begun_by_a_run_that_goes_on_that_would_end_after_the_deadline(tmp_path: Path) -> None:
+    """The first of a session was begun however little time there was: by the pace of the record, not by none."""
+    run = new_run(tmp_path / "r")
+    clock = FakeClock()
+    experiment = FakeExperiment(TOLLS, clock=clock)
+    assert not execute(run, experiment, Quiet(), deadline_s=clock() + 3.9, clock=clock)
+    log = run.path / "trials.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    for record in records:  # a fake's phases take no time
+        record["phases"] = [{"name": "window", "start_ns": 5, "duration_ns": 10**9}]
+    log.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert not execute(run, experiment, Quiet(), deadline_s=clock() + 1.9, clock=clock)
+    assert experiment.performed == IDS[:2]
+    assert execute(run, experiment, Quiet(), deadline_s=clock() + 2.0, clock=clock)
 
 
 def test_the_pace_is_that_of_trials_where_a_run_goes_on_in_the_middle_of_a_block(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.analysis.rules import Rule, rule_of
-from virtoll.analysis.server import is_held, met_under
+from virtoll.analysis.server import fixed_by, is_held, met_under
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -353,7 +353,7 @@ def _served(matrix: Matrix, metric: str, arm: Arm) -> set[Condition]:
     known = matrix.metrics.get(metric)
     if known is None or known.is_a_loads_own or not is_held(matrix):
         return set(matrix.conditions)
-    return met_under(matrix, arm, rule_of(matrix.run.plan).fixed_after)
+    return met_under(matrix, arm, fixed_by(matrix, rule_of(matrix.run.plan)))
 
 
 def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Summary]]:

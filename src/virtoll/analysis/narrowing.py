@@ -15,7 +15,7 @@ import numpy as np
 from virtoll.analysis.components import Components, with_windows
 from virtoll.analysis.estimates import Summary
 from virtoll.analysis.load import Run
-from virtoll.analysis.rules import FIXED, AtAnyTime
+from virtoll.analysis.rules import FIXED, AtAnyTime, in_blocks
 from virtoll.record.model import PROBE, TrialRecord
 
 LEAST_BLOCKS = 3  # of fewer, components are known to no order of magnitude
@@ -45,7 +45,8 @@ class Narrowing:
     blocks: float  # with ``more`` blocks, which take about as long
     more: int
     blocks_s: float
-    here: int | None  # blocks in all for the narrower of the two, were this run gone on with; None: out of reach
+    here: int | None  # blocks in all, lost ones too, for the narrower of the two, were this run gone on with; None: out
+    # of reach
 
     @property
     def by_windows(self) -> bool:
@@ -65,7 +66,7 @@ def worth(now: float, then: float, seconds: float) -> float:
 
 def narrowing(found: Components, summary: Summary, pace: Pace, lost: int = 0) -> Narrowing | None:
     """What either would give; None of blocks too few, or all alike. ``summary``: of all blocks, with their own spread,
-    but for so many that were ``lost``: they take their time as well.
+    but for so many that were ``lost``: they take their time as well, and as many are lost of those that come.
 
     The doubled windows say how much time there is; as many blocks as fit into it, at least one, are set beside them.
     """
@@ -73,7 +74,7 @@ def narrowing(found: Components, summary: Summary, pace: Pace, lost: int = 0) ->
         return None
     windows_s = (TIMES - 1) * pace.windows_s * (summary.n + lost)
     more = max(1, round(windows_s / pace.block_s))
-    then = _of_blocks(summary, summary.n + more)
+    then = _of_blocks(summary, summary.n + more * summary.n / (summary.n + lost))
     told = Narrowing(
         now=FIXED.half_width(summary),
         windows=FIXED.half_width(with_windows(found, summary, TIMES)),
@@ -83,11 +84,12 @@ def narrowing(found: Components, summary: Summary, pace: Pace, lost: int = 0) ->
         blocks_s=more * pace.block_s,
         here=None,
     )
-    return replace(told, here=_extended(summary, told.narrowest))
+    pairs = _extended(summary, told.narrowest)
+    return told if pairs is None else replace(told, here=in_blocks(pairs, summary.n, lost))
 
 
 def _extended(summary: Summary, half_width: float) -> int | None:
-    """Blocks in all at which the always-valid interval of an extended run is as narrow."""
+    """Pairs in all at which the always-valid interval of an extended run is as narrow."""
     rule = AtAnyTime()
     for n in range(summary.n + 1, summary.n + MOST_MORE):
         if rule.half_width(_of_blocks(summary, n)) <= half_width:
@@ -95,10 +97,13 @@ def _extended(summary: Summary, half_width: float) -> int | None:
     return None
 
 
-def _of_blocks(summary: Summary, n: int) -> Summary:
-    """What a mean over so many blocks would be known by, were as many of them lost as of those that there are."""
-    known = None if summary.spread_of is None else summary.spread_of * n / summary.n
-    return replace(summary, n=n, error=summary.deviation / math.sqrt(n), spread_of=known)
+def _of_blocks(summary: Summary, n: float) -> Summary:
+    """What a mean over so many blocks that hold it (on average) would be known by, were as many of their conditions
+    lost as of those that there are.
+    """
+    is_whole = summary.spread_of is None and n == round(n)
+    known = None if is_whole else (summary.spread_of or summary.n) * n / summary.n
+    return replace(summary, n=round(n), error=summary.deviation / math.sqrt(n), spread_of=known)
 
 
 def pace_of(run: Run, probe: str = "", beside: Sequence[TrialRecord] = ()) -> Pace | None:

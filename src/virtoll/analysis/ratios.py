@@ -118,6 +118,7 @@ class Ratios:
     zeros: npt.NDArray[np.bool_]
     failed: npt.NDArray[np.bool_]
     whole: npt.NDArray[np.bool_]  # [block]
+    natives: Floats | None = None  # of how many natives each log ratio is made, where the rule asks
     _noises: dict[tuple[int, ...], float | None] = field(default_factory=dict)
 
     @classmethod
@@ -125,7 +126,8 @@ class Ratios:
         """Those of a metric, in a run that has a baseline and whose blocks are as many as a rule made them."""
         logs = log_ratios(matrix, metric_name)
         zeros, failed = _zeros(matrix, metric_name), _failed(matrix, metric_name)
-        return cls(matrix, rule, logs, zeros, failed, whole_blocks(matrix))
+        natives = None if rule.pilot is None else natives_of(matrix, metric_name)
+        return cls(matrix, rule, logs, zeros, failed, whole_blocks(matrix), natives)
 
     def row(self, arm: Arm, condition: Condition | None, columns: Sequence[int]) -> Row:
         """What an arm is judged by under one condition, or (None) over several, of these numbers."""
@@ -135,7 +137,7 @@ class Ratios:
         return Row(
             arm=arm,
             condition=condition,
-            summary=summary_under(self.rule, mine),
+            summary=summary_under(self.rule, mine, None if self.natives is None else self.natives[:, number, columns]),
             floor=self._noise(tuple(columns)),
             conditions=int(np.isfinite(mine).any(axis=0).sum()) if condition is None else 1,
             zeros=int(zeros.sum()),
@@ -216,6 +218,12 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     for each, there in found:
         lost |= there & ~np.isfinite(each)
     return np.where(lost, np.nan, logs)
+
+
+def natives_of(matrix: Matrix, metric_name: str) -> Floats:
+    """Array [block, arm, condition] of how many natives a log ratio is made of."""
+    known = [np.isfinite(_against(matrix, metric_name, native)[0]) for native in matrix.natives]
+    return np.sum(known, axis=0, dtype=float) if known else np.zeros_like(matrix.values(metric_name))
 
 
 def _against(matrix: Matrix, metric_name: str, native: Arm) -> tuple[Floats, npt.NDArray[np.bool_]]:
@@ -318,12 +326,13 @@ def _group(matrix: Matrix, b: int, arm: Arm) -> int:
     return matrix.groups.get((matrix.blocks[b], arm.label), 0)
 
 
-def summary_under(rule: Rule, logs: Floats) -> Summary | None:
+def summary_under(rule: Rule, logs: Floats, natives: Floats | None = None) -> Summary | None:
     """`over_conditions` of [block, condition]; the error of a rule with a pilot is by the spread of its blocks, that of
     several hosts by `over_hosts`.
 
     The pilot's share of all blocks is that of the condition that gained fewest since: one that was lost from then on is
-    known by the pilot alone.
+    known by the pilot alone. ``natives``, of how many each log ratio is made: of fewer than in the pilot it scatters
+    more than the pilot tells.
     """
     if isinstance(rule, OverHosts):
         return over_hosts(rule.hosts, logs, is_of_hosts=rule.is_of_hosts)
@@ -332,8 +341,20 @@ def summary_under(rule: Rule, logs: Floats) -> Summary | None:
         return whole
     pilot, measured = logs[: rule.pilot], np.isfinite(logs).any(axis=0)
     held, of_all = (np.isfinite(each[:, measured]).sum(axis=0) for each in (pilot, logs))
-    known = over_conditions(pilot) if held.all() else None  # else the mean has more than its spread
-    return with_pilots_spread(whole, known, float((held / of_all).max()))
+    if not held.all():  # the mean has more than the pilot's spread
+        return with_pilots_spread(whole, None, 1.0)
+    share = held / of_all
+    if natives is not None:
+        share *= _noisier(natives[:, measured], logs[:, measured], rule.pilot)
+    return with_pilots_spread(whole, over_conditions(pilot), float(share.max()))
+
+
+def _noisier(natives: Floats, logs: Floats, pilot: int) -> Floats:
+    """By condition, how many times a log ratio's variance is that of the pilot's, or 1 where it is less: an arm's, and
+    that of the mean of so many ``natives``, deployments that scatter alike.
+    """
+    variance = np.where(np.isfinite(logs), 1 + 1 / np.maximum(natives, 1), np.nan)
+    return np.asarray(np.maximum(1.0, np.nanmean(variance, axis=0) / np.nanmean(variance[:pilot], axis=0)))
 
 
 def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
@@ -431,6 +452,7 @@ __all__ = [
     "judge_family",
     "log_ratios",
     "lost_blocks",
+    "natives_of",
     "noise",
     "of_barred",
     "over_conditions",

@@ -47,10 +47,9 @@ class Rule:
         """How many blocks there may be; None: as many as one likes."""
         return None
 
-    @property
-    def fixed_after(self) -> int | None:
-        """After how many blocks somebody may look: what later ones find must not change what is tested. None: after
-        all of them.
+    def fixed_by(self, begun: int | None) -> int | None:  # noqa: ARG002
+        """The block after which somebody may first see a result, where block ``begun`` is the first that has any (None:
+        none has): what later ones find must not change what is tested. None: the last of all.
         """
         return None
 
@@ -77,9 +76,12 @@ class Rule:
             return "one block has no spread, needs at least 2 more blocks"
         return f"its {summary.n} {self.replicate}s {_ALIKE}; needs more {self.replicate}s" if _is_off(summary) else ""
 
-    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
-        """How to get from the blocks there are to as many as are ``needed``; so many whole ones were ``lost``."""
-        return f"needs about {_blocks(max(1, needed - summary.n), 'more ')}"
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
+        """How to get from the blocks there are to as many that hold it as are ``needed``; so many whole ones were
+        ``lost``.
+        """
+        more = in_blocks(needed, summary.n, lost) - summary.n - lost
+        return f"needs about {_blocks(max(1, more), 'more ')}"
 
 
 FIXED = Rule()
@@ -124,10 +126,9 @@ class Sequential(_AtAnyLook):
         """The last look."""
         return self.plan.looks[-1]
 
-    @property
-    def fixed_after(self) -> int:
-        """The first look."""
-        return self.plan.looks[0]
+    def fixed_by(self, begun: int | None) -> int | None:
+        """As many blocks as the first look is after, from that one on: before, no look had an interval."""
+        return None if begun is None else begun - 1 + self.plan.looks[0]
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -166,9 +167,8 @@ class TwoStage(Rule):
         """How many blocks the pilot has."""
         return self.plan.pilot
 
-    @property
-    def fixed_after(self) -> int:
-        """The pilot."""
+    def fixed_by(self, begun: int | None) -> int:  # noqa: ARG002
+        """The pilot's last: of what it does not tell there is no interval in the run."""
         return self.pilot
 
     def lacks(self, summary: Summary) -> str:
@@ -198,18 +198,17 @@ class TwoStage(Rule):
 
 @dataclass(frozen=True)
 class AtAnyTime(_AtAnyLook):
-    """A run that was extended without a plan: the always-valid interval of the t mixture. ``first``: how many blocks
-    it had until then.
+    """A run that was extended without a plan: the always-valid interval of the t mixture. ``steps``: how many blocks
+    it had at each extension.
     """
 
-    first: int | None = None
+    steps: tuple[int, ...] = ()
 
     method = "always-valid interval"
 
-    @property
-    def fixed_after(self) -> int | None:
-        """What was there when it was extended first."""
-        return self.first
+    def fixed_by(self, begun: int | None) -> int | None:
+        """The last that was there when it was first extended with a result."""
+        return None if begun is None else next((step for step in self.steps if step >= begun), None)
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -277,7 +276,7 @@ def rule_of(plan: Plan) -> Rule:
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):
         return TwoStage(plan.rule, plan.blocks)
-    return AtAnyTime(plan.extended[0]) if plan.extended else FIXED
+    return AtAnyTime(tuple(plan.extended)) if plan.extended else FIXED
 
 
 def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> Summary:
@@ -287,6 +286,13 @@ def with_pilots_spread(whole: Summary, pilot: Summary | None, share: float) -> S
     if pilot is None or pilot.n < 2:
         return replace(whole, error=math.nan)
     return replace(whole, error=pilot.error * math.sqrt(share), spread_of=pilot.freedom + 1)
+
+
+def in_blocks(pairs: int, n: int, lost: int) -> int:
+    """Blocks in all for so many ``pairs`` (blocks that hold a ratio), were as many lost as so far: ``n`` pairs, and so
+    many that were ``lost``.
+    """
+    return math.ceil(pairs * (n + lost) / n) if n else pairs + lost
 
 
 def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:

@@ -15,6 +15,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import MIB, TrialMetrics
+from virtoll.analysis.rules import Rule
 from virtoll.analysis.usage import PASSED, grown_in, of_one_level, others_beside, time_mean, total, within
 from virtoll.record.model import BROWSER, INTENSITIES, LEVEL, MISSED, VOID, Arm, Measured, Window
 from virtoll.record.store import is_interrupted
@@ -172,8 +173,28 @@ def met_under(matrix: Matrix, arm: Arm, last: int | None = None) -> set[Conditio
     return {condition for condition, missed in told.items() if () in missed and not any(missed)}
 
 
+def tells(matrix: Matrix, arm: Arm, last: int | None = None) -> bool:
+    """Whether anything is known of an arm at any level of its ramp, in any block (up to the ``last``)."""
+    blocks = [block for block in matrix.blocks if last is None or block <= last]
+    return any(missed_of_its_own(matrix, block, arm, c) is not None for block in blocks for c in matrix.conditions)
+
+
+def fixed_by(matrix: Matrix, rule: Rule) -> int | None:
+    """The last block that has a say in which levels of a ramp are compared; None: the last of all. A rule's looks count
+    from the first block in which native and an arm under test tell of any: before it, no result could be seen.
+    """
+
+    def is_told(block: int, arms: Iterable[Arm]) -> bool:
+        return any(missed_of_its_own(matrix, block, arm, c) is not None for arm in arms for c in matrix.conditions)
+
+    others = [arm for arm in matrix.arms if arm not in matrix.natives]
+    return rule.fixed_by(next((b for b in matrix.blocks if is_told(b, matrix.natives) and is_told(b, others)), None))
+
+
 def met_by_all(met: Iterable[set[Condition]]) -> set[Condition]:
-    """Of the levels that each arm met (`met_under`), those that all met, but for who met none."""
+    """Of the levels that each arm met (`met_under`), those that all met, but for who met none, or tells
+    of none.
+    """
     some = [each for each in met if each]
     return set.intersection(*some) if some else set()
 

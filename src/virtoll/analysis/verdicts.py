@@ -26,7 +26,7 @@ from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, inflation
+from virtoll.analysis.rules import FIXED, AtAnyTime, OverHosts, Rule, in_blocks, inflation
 from virtoll.units import exact_percent
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
@@ -42,7 +42,7 @@ class Verdict:
 
     kind: Kind
     words: str
-    needed: int | None = None  # blocks in all, about, that it would take this run to tell
+    needed: int | None = None  # blocks in all that hold it, about, that it would take this run to tell
     anew: int | None = None  # and a new one, of a fixed number
 
 
@@ -79,10 +79,13 @@ def judge(
 def _asks(
     summary: Summary, margin: float, family: int, rule: Rule, anew: int, *, lost: int, ahead: int
 ) -> tuple[int, str]:
-    """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
+    """How many blocks that hold it this run would have to have, and what to do; a run of fixed length pays for being
+    extended.
+    """
     fixed = needed = anew if rule is FIXED else blocks_needed(summary, margin, family, rule)
-    if rule is FIXED and fixed - summary.n <= ahead:
-        return fixed, rule.asks(fixed, summary)
+    there, in_all = summary.n + lost, in_blocks(fixed, summary.n, lost)
+    if rule is FIXED and in_all - there <= ahead:
+        return fixed, rule.asks(fixed, summary, lost)
     if rule is FIXED:
         needed = blocks_needed(summary, margin, family, AtAnyTime())
     if isinstance(rule, OverHosts):
@@ -92,8 +95,8 @@ def _asks(
     if rule is not FIXED:
         return needed, rule.asks(needed, summary, lost)
     many = needed - summary.n >= MOST_BLOCKS
-    more = f"more than {MOST_BLOCKS:,}" if many else f"{needed - summary.n}"
-    return needed, f"needs about {fixed} blocks in a new run, or {more} more in this one"
+    more = f"more than {MOST_BLOCKS:,}" if many else f"{in_blocks(needed, summary.n, lost) - there}"
+    return needed, f"needs about {in_all} blocks in a new run, or {more} more in this one"
 
 
 def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:

@@ -72,7 +72,7 @@ class Part:
         was tried.
         """
         if self.met:
-            return not self.met[arm.label]
+            return self.met.get(arm.label) == set()
         mine = of_searches(self.findings.matrix) if self.findings.is_search else ()
         return any(each.below is not None or each.at_least == 0 for each in mine if each.arm == arm)
 
@@ -243,7 +243,7 @@ def _tells(part: Part, arm: Arm, toll: Toll) -> bool:
     """Whether there is a ratio, or all searches of an arm ended at the most that was tried or could be offered: that is
     no ratio, and nothing that speaks against it either. What met a ramp's objective nowhere has no cost at it.
     """
-    if part.met and not part.met[arm.label]:
+    if part.met and not part.met.get(arm.label):
         return False
     if toll.ratio is not None or not part.findings.is_search:
         return toll.ratio is not None

@@ -24,11 +24,11 @@ def told(findings: Findings) -> list[str]:
             "whatever moment one stops, and are some 1.7 times as wide as those of a run of planned length."
         ]
     if _is_cut_short(findings):
-        return [
-            "The run has not come to its planned end: if what it showed had a say in where it stopped, its intervals "
-            f"are too narrow.{_goes_on(findings)}"
-        ]
+        return [f"The run has not come to its planned end: {_IF_LIKED}{_goes_on(findings)}"]
     return []
+
+
+_IF_LIKED = "if what it showed had a say in where it stopped, its intervals are too narrow."
 
 
 def _looked(findings: Findings, rule: Decide) -> str:
@@ -64,13 +64,17 @@ def _piloted(findings: Findings, rule: Precision) -> str:
     if not looks:
         return (
             f"Still in its pilot: how many blocks ± {exact_percent(rule.half_width)} % needs is told after "
-            f"{rule.pilot}, and there are {findings.blocks}.{_goes_on(findings)}"
+            f"{rule.pilot}, and there are {findings.blocks}; {_IF_LIKED}{_goes_on(findings)}"
         )
-    goes_on = "" if looks[-1].ends else _goes_on(findings)
-    return (
-        f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}. What the arms cost "
-        f"had no say in it, so the intervals are as good as with a fixed number.{goes_on}"
-    )
+    computed = f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}."
+    if findings.run.pending:
+        return f"{computed} They are not all there: {_IF_LIKED}{_goes_on(findings)}"
+    _, _, widest = looks[-1].why.partition(WIDEST)
+    computed += f" But the widest interval is {widest}." if widest else ""
+    return f"{computed} What the arms cost had no say in it, so the intervals are as good as with a fixed number."
+
+
+WIDEST = "; the widest interval is "  # of a last look, where that is wider than was asked for
 
 
 def _goes_on(findings: Findings) -> str:
@@ -85,9 +89,9 @@ def promise(findings: Findings) -> str:
     if isinstance(rule, Sequential):
         return _of_looks(rule.plan, len(findings.run.looks)) + _ABSOLUTE
     if isinstance(rule, TwoStage):
-        return _OF_STAGES.format(pilot=rule.plan.pilot, width=exact_percent(rule.plan.half_width)) + _ABSOLUTE
+        return _of_stages(findings, rule.plan) + _ABSOLUTE
     if isinstance(rule, AtAnyTime):
-        return _AT_ANY_TIME + _ABSOLUTE
+        return _AT_ANY_TIME.format(first=findings.run.plan.extended[0]) + _ABSOLUTE
     return _ENDED_EARLY if _is_cut_short(findings) else _FIXED
 
 
@@ -111,19 +115,26 @@ def _of_looks(rule: Decide, taken: int) -> str:
     )
 
 
-_OF_STAGES = (
-    "**The number of blocks was computed once, from the spread of a pilot** (Stein's two stages, 1945): of {pilot} "
-    "blocks, for 95 % intervals of ± {width} % on the arm that scattered most. What the arms cost had no say in it, so "
-    "of 100 such intervals about 95 hold the truth; they use the pilot's spread, for that of all blocks would be too "
-    "small on average."
-)
+def _of_stages(findings: Findings, rule: Precision) -> str:
+    is_computed, width = bool(findings.run.looks), exact_percent(rule.half_width)
+    return (
+        f"**The number of blocks {'was' if is_computed else 'will be'} computed once, from the spread of a pilot** "
+        f"(Stein's two stages, 1945): of {rule.pilot} blocks, for 95 % intervals of ± {width} % on the arm that "
+        f"{'scattered' if is_computed else 'scatters'} most. What the arms cost {'had' if is_computed else 'has'} no "
+        "say in it, so of 100 such intervals about 95 hold the truth; they use the pilot's spread, for that of all "
+        f"blocks would be too small on average.{_CUT_SHORT * bool(findings.run.pending)}"
+    )
+
+
+_CUT_SHORT = " So many blocks are not there yet: where somebody stopped who liked what he saw, they are too narrow."
 _AT_ANY_TIME = (
     "**The run was extended after results could be seen, without a plan.** Plain intervals would promise too much: who "
     "goes on until he likes what he sees finds a difference sooner or later. These hold at every number of blocks "
     "together (t mixture: Lindon et al., arXiv 2210.08589; the comparisons planned for a table share 5 % equally): in "
     "each quantity by itself, at most 5 of 100 such runs, whenever they are stopped, call any arm different that "
-    "equals native; in some of many quantities, more do. The price is a width of about 1.7 times. A new run with "
-    "`--decide` or `--precision` costs less."
+    "equals native; in some of many quantities, more do. What the report of the first {first} blocks called different "
+    "is not in these 5: it went by plain intervals, and adds its own. The price is a width of about 1.7 times. A new "
+    "run with `--decide` or `--precision` costs less."
 )
 _FIXED = (
     "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
@@ -136,4 +147,6 @@ _ENDED_EARLY = (
     "different by who stops at the first difference that 3 to 8 blocks show. (`--decide` and `--precision` let a run "
     "end by what it finds, and keep the promise.)"
 )
-_ABSOLUTE = " Intervals of absolute values, which no word depends on, are plain ones."
+_ABSOLUTE = (
+    " Intervals of absolute values are plain ones: no toll's words depend on them, objectives of `virtoll advise` do."
+)

@@ -39,7 +39,7 @@ from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, log_ratios, toll_table
 from virtoll.analysis.rules import Rule, rule_of
-from virtoll.analysis.server import is_held, met_by_all, met_under
+from virtoll.analysis.server import fixed_by, is_held, met_by_all, met_under, tells
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
@@ -279,21 +279,28 @@ class Findings:
 
     @cached_property
     def met(self) -> Mapping[str, set[Condition]]:
-        """By arm's label, at which levels of a ramp it met the ramp's objective; empty of any other run."""
+        """By arm's label, at which levels of a ramp it met the ramp's objective; of an arm of which nothing is known
+        there is none, and the whole is empty of any other run.
+        """
         matrix = self.matrix
-        return {arm.label: met_under(matrix, arm) for arm in matrix.arms} if is_held(matrix) else {}
+        return {arm.label: met_under(matrix, arm) for arm in matrix.arms if tells(matrix, arm)}
+
+    @cached_property
+    def fixed_by(self) -> int | None:
+        """The last block that has a say in which levels of a ramp are compared; None: the last of all."""
+        return fixed_by(self.matrix, self.rule)
 
     @cached_property
     def compared(self) -> tuple[Condition, ...]:
         """What a toll over all conditions is over: of a ramp the levels at which all met its objective, but for who met
         it at none: a server at its limit delivers less, and is the cheaper for it. A rule that may look before all
-        blocks are there tests the levels that its first ones told of. Where some servers alone were searched for their
-        knee, the others': each is loaded at its own knee there.
+        blocks are there tests the levels that its first ones told of (`fixed_by`). Where some servers alone were
+        searched for their knee, the others': each is loaded at its own knee there.
         """
-        matrix, first, searched = self.matrix, self.rule.fixed_after, self.matrix.searched
+        matrix, searched = self.matrix, self.matrix.searched
         if not is_held(matrix):
             return tuple(condition for condition in matrix.conditions if condition not in searched)
-        told = met_by_all(met_under(matrix, arm, first) for arm in matrix.arms)
+        told = met_by_all(met_under(matrix, arm, self.fixed_by) for arm in matrix.arms)
         return tuple(condition for condition in matrix.conditions if condition in told - searched)
 
     def over(self, metric: str) -> tuple[Condition, ...]:

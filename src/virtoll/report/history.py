@@ -25,7 +25,7 @@ from virtoll.record.store import is_run_directory
 from virtoll.report.asked import Asked, asked_differently, configured, identity, unusable
 from virtoll.report.changes import wanted_of
 from virtoll.report.findings import Findings, skim, told_as_damage
-from virtoll.report.words import IN_VAIN, NO_LEVEL
+from virtoll.report.words import IN_VAIN, no_level
 
 _SHARE = 4  # runs that a helper takes at a time
 _Key = tuple[str, str]  # a metric's name, an arm's label
@@ -231,8 +231,8 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         for arm in arms:
             asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
             row = held.row(arm, None, asked)
-            if found.met and metric.name != KNEE and not (planned and found.met[arm.label]):
-                missing[metric.name, arm.label] = IN_VAIN if planned else NO_LEVEL
+            if found.met and metric.name != KNEE and (not planned or found.met.get(arm.label) == set()):
+                missing[metric.name, arm.label] = IN_VAIN if planned else no_level(found)
             elif row.summary is None or row.barred:
                 missing[metric.name, arm.label] = of_barred(row, metric).words if row.barred else "not measured"
             elif row.conditions < len(asked):

@@ -82,7 +82,7 @@ def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:
     cheaper = windows.replace("twice the", "more") if found.by_windows else "more blocks"
     return (
         f"{what} is known to {_half(now)}{as_it_is}. In a new run {by_windows}, {by_blocks}: {cheaper} narrow it more "
-        f"cheaply, as far as {n} blocks tell.{_here(findings, found, n)}"
+        f"cheaply, as far as {n} blocks tell.{_here(findings, found)}"
     )
 
 
@@ -117,14 +117,15 @@ def _run(findings: Findings, blocks: int) -> str:
     return f"“virtoll {shlex.join(_command(findings))} --blocks {blocks}”"
 
 
-def _here(findings: Findings, found: Narrowing, n: int) -> str:
+def _here(findings: Findings, found: Narrowing) -> str:
     """What this run would need for as much; "" where it is not gone on with: it has a rule, or is a copy."""
     if findings.run.plan.rule is not None or findings.run.is_kept:
         return ""
     if found.here is None:
         return " This run cannot be extended to as much: its intervals would be those of a run without a plan."
-    command = f"virtoll run {typed(findings.run.directory)} --blocks {found.here + findings.run.plan.blocks - n}"
-    return f" Gone on with, this run would need {found.here - n} more for as much (“{command}”)."
+    more = found.here - findings.run.plan.blocks
+    command = f"virtoll run {typed(findings.run.directory)} --blocks {found.here}"
+    return f" Gone on with, this run would need {more} more for as much (“{command}”)."
 
 
 def _half(half: float) -> str:

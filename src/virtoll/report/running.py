@@ -127,7 +127,9 @@ class RunningTable:
             return None
         conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}
         table = np.full((max(key[0] for key in both), len(conditions)), np.nan)  # a pilot's are the first, lost or not
+        made_of = np.zeros_like(table)
         for key in both:
-            table[key[0] - 1, conditions[key[2]]] = mine[key] - sum(beside[key]) / len(beside[key])
-        summary = summary_under(self._rule, table)
+            at = key[0] - 1, conditions[key[2]]
+            table[at], made_of[at] = mine[key] - sum(beside[key]) / len(beside[key]), len(beside[key])
+        summary = summary_under(self._rule, table, made_of)
         return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

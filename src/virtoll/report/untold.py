@@ -11,13 +11,14 @@ from itertools import pairwise
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
+from virtoll.analysis.rules import in_blocks
 from virtoll.features import is_variant, supported
 from virtoll.plain import typed
 from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval
-from virtoll.report.words import IN_VAIN, NO_LEVEL, lower
+from virtoll.report.words import IN_VAIN, lower, no_level
 
 # What makes a run the study that it is, beside its file and `--quick`, and how each is written.
 _MADE_BY = {"--memory": re.compile(r"[0-9]+[A-Za-z]+"), "--platforms": re.compile(r"[a-z0-9-]+(,[a-z0-9-]+)*")}
@@ -72,22 +73,27 @@ def _words(command: object) -> list[str]:
     return [] if not words or words[0].startswith("-") else words
 
 
-def _more_blocks(part: Part, advice: Advice, n: int, needed: int, anew: int | None = None) -> str:
+def _more_blocks(
+    part: Part, advice: Advice, n: int, needed: int, anew: int | None = None, *, is_plain: bool = False
+) -> str:
     """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
-    hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length, nor
-    does a copy that was kept small: a new run is begun, of as many as it needs ``anew``, where that is another number.
-    Of several hosts: twice as many on each, since what it takes hangs on each.
+    hold none, and as many of those that come will be. A run's plan is never made shorter, and one with a rule that ends
+    it takes no other length, nor does a copy that was kept small: a new run is begun, of as many as it needs ``anew``,
+    where that is another number. So it is beyond the plan of what goes by plain intervals (``is_plain``): who extends a
+    run until these tell errs more often than they say. Of several hosts: twice as many on each, since what it takes
+    hangs on each.
     """
+    far = part.findings.run.far
     if hosts := set(part.findings.run.plan.hosts.values()):  # such a run is not extended
         more = 2 * part.findings.run.plan.blocks // len(hosts)
-        return f"virtoll {_begun(part.findings, advice)} --blocks {more}{part.findings.run.far}"
+        return f"virtoll {_begun(part.findings, advice)} --blocks {more}{far}"
     run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
     whole = int(whole_blocks(part.findings.matrix).sum())
     lost = max(0, whole - n)
-    if part.findings.run.plan.rule is not None or part.findings.run.is_kept:
-        return f"virtoll {_begun(part.findings, advice)} --blocks {(anew or needed) + lost}"
-    total = needed + lost
-    return run if total <= planned else f"{run} --blocks {total}"
+    total, is_over = in_blocks(needed, n, lost), part.findings.run.plan.rule is not None or part.findings.run.is_kept
+    if is_over or (is_plain and total > planned):
+        return f"virtoll {_begun(part.findings, advice)} --blocks {in_blocks(anew or needed, n, lost)}{far}"
+    return f"{run}{far}" if total <= planned else f"{run} --blocks {total}{far}"
 
 
 def _directory(part: Part) -> str:
@@ -108,8 +114,8 @@ def _lost(advice: Advice) -> Iterator[Untold]:
         matrix = part.findings.matrix
         for arm in part.findings.treatments:
             toll = part.toll(arm)
-            if part.met and not (part.findings.compared and part.met[arm.label]):
-                why = IN_VAIN if part.findings.compared else NO_LEVEL
+            if part.met and (not part.findings.compared or part.met.get(arm.label) == set()):
+                why = IN_VAIN if part.findings.compared else no_level(part.findings)
                 yield Untold(f"{arm.label} in {part.name}", why, f"virtoll report {_directory(part)}")
                 continue
             if toll is None or toll.ratio is not None:
@@ -164,7 +170,7 @@ def _would_decide(part: Part, arm: Arm, one: Held, advice: Advice) -> str:
     or else without settings.
     """
     if one.needed:
-        return _more_blocks(part, advice, 1 if one.estimate is None else one.estimate.n, one.needed)
+        return _more_blocks(part, advice, 1 if one.estimate is None else one.estimate.n, one.needed, is_plain=True)
     skipped = [each.arm for each in part.findings.run.environment.skipped]
     is_new = all(each.platform != arm.platform for each in (*part.findings.matrix.arms, *skipped))
     if (is_new and not arm.settings) or any(each.label == arm.label for each in skipped):

@@ -9,6 +9,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.rules import OverHosts
+from virtoll.analysis.server import tells
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import misread, significant
@@ -41,7 +42,17 @@ def fewer(toll: Toll, planned: int) -> str:
 
 
 IN_VAIN = "it met the objective of the ramp at no level"
-NO_LEVEL = "there is no level at which all arms met the objective"
+_NO_LEVEL = "there is no level at which all arms met the objective"
+
+
+def no_level(findings: Findings) -> str:
+    """Why nothing is compared over the levels of a ramp."""
+    last = findings.fixed_by
+    if last is None:
+        return _NO_LEVEL
+    if not any(tells(findings.matrix, arm, last) for arm in findings.matrix.arms):
+        return f"the first {last} blocks, which choose the levels, tell of none"
+    return f"{_NO_LEVEL} in the first {last} blocks, by which that was fixed"
 
 
 def over(findings: Findings) -> str:

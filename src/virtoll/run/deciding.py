@@ -16,8 +16,9 @@ from virtoll.analysis.rules import TwoStage
 from virtoll.analysis.stopping import stein_half_width
 from virtoll.record.rules import Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
-from virtoll.report.findings import find
-from virtoll.report.words import join
+from virtoll.report.ending import WIDEST
+from virtoll.report.findings import Findings, find
+from virtoll.report.words import join, no_level
 from virtoll.units import exact_percent
 
 _DECIDED = ("costs", "gains", "same")
@@ -48,10 +49,12 @@ class Looks:
     def _taken(self, rule: Decide | Precision, whole: int, *, is_first: bool) -> Look:
         """The look that is due after so many ``whole`` blocks; a pilot's is of the pilot's alone, however late."""
         if isinstance(rule, Decide):
-            return _decided(rule, whole, find(self._directory.path).answering())
+            findings = find(self._directory.path)
+            return _decided(rule, whole, findings.answering(), _hopeless(findings, whole))
         if is_first:
             there = max((record.trial.block for record in self._directory.records()), default=whole)
-            return _piloted(rule, max(whole, there), find(self._directory.path, blocks=rule.pilot).answering())
+            findings = find(self._directory.path, blocks=rule.pilot)
+            return _piloted(rule, max(whole, there), findings)
         return _narrowed(rule, whole, find(self._directory.path).answering())
 
     def _whole(self) -> int:
@@ -68,12 +71,20 @@ def _is_due(rule: Decide | Precision, looks: Sequence[Look], whole: int) -> bool
     return whole >= (looks[-1].blocks if looks else rule.pilot)
 
 
-def _decided(rule: Decide, whole: int, tolls: Sequence[Toll]) -> Look:
+def _hopeless(findings: Findings, whole: int) -> str:
+    """Why no later block could be compared with native: of a ramp, where by now no level is; "" where one could."""
+    is_fixed = bool(findings.met) and findings.fixed_by is not None and whole >= findings.fixed_by
+    return no_level(findings) if is_fixed and not findings.over(findings.headline.name) else ""
+
+
+def _decided(rule: Decide, whole: int, tolls: Sequence[Toll], hopeless: str) -> Look:
     known = [toll for toll in tolls if toll.ratio is not None]
     still = [toll for toll in known if toll.verdict.kind not in _DECIDED]
     most = rule.looks[-1]
     if known and not still:
         return _look(whole, tolls, whole, f"every arm is decided{_unwaited(tolls)}")
+    if hopeless:
+        return _look(whole, tolls, whole, f"nothing can be compared with native: {hopeless}")
     why = f"undecided: {_names(still)}" if still else "nothing can be compared with native yet"
     if whole >= most:
         return _look(whole, tolls, whole, f"all {most} blocks are there; {why}")
@@ -81,43 +92,61 @@ def _decided(rule: Decide, whole: int, tolls: Sequence[Toll]) -> Look:
     return _look(whole, tolls, min(most, max(whole + 1, needed)), why)
 
 
-def _piloted(rule: Precision, there: int, tolls: Sequence[Toll]) -> Look:
-    """The number of blocks, computed once, by the ``tolls`` of the pilot: the first blocks of the plan, though more are
-    ``there`` (after a kill that took the first look away).
+def _piloted(rule: Precision, there: int, findings: Findings) -> Look:
+    """The number of blocks, computed once, by the ``findings`` of the pilot: the first blocks of the plan, though more
+    are ``there`` (after a kill that took the first look away).
     """
-    whole = rule.pilot
+    whole, tolls = rule.pilot, findings.answering()
     asks = f"± {exact_percent(rule.half_width)} %"
-    pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
+    pilots = [(toll, pilot) for toll in tolls if (pilot := _spread(toll)) is not None]
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
-        look = _look(whole, tolls, whole, f"{why}; see its failed trials, and begin a new run")
+        told = _hopeless(findings, whole) or "see its failed trials, and begin a new run"
+        look = _look(whole, tolls, whole, f"{why}; {told}")
         return look.model_copy(update={"blocks": there})
-    lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
-    needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
-    name = max(needed, key=lambda name: needed[name])
+    # Of each in whole blocks, where n counts pairs.
+    each = [(TwoStage(rule).needed(pilot) + whole - pilot.n, toll, pilot) for toll, pilot in pilots]
+    needed, toll, pilot = max(each, key=lambda one: one[0])
+    name, lost = _name(toll), whole - pilot.n
     by = f"by {name}, which scatters most"
-    if lost[name]:
-        by = f"by {name}, of which {lost[name]} of the pilot's {whole} blocks hold nothing"
-    left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
-    without = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
-    if needed[name] <= rule.most:
-        blocks = max(there, needed[name])
+    if lost:
+        by = f"by {name}, of which {lost} of the pilot's {whole} blocks hold nothing"
+    without = _without(findings, tolls)
+    if needed <= rule.most:
+        blocks = max(there, needed)
         return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, {by}{without}")
-    widest = math.expm1(stein_half_width(pilots[name], max(there, rule.most) - lost[name])) * 100
+    widest = math.expm1(stein_half_width(pilot, max(there, rule.most) - lost)) * 100
     why = (
-        f"{asks} would need {needed[name]:,} blocks, {by}, and there are at most "
-        f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed[name]}"
+        f"{asks} would need {needed:,} blocks, {by}, and there are at most "
+        f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed}"
     )
     return _look(whole, tolls, max(there, rule.most), f"{why}{without}")
 
 
+def _without(findings: Findings, tolls: Sequence[Toll]) -> str:
+    """What gets no interval in a run whose pilot lacks it; "" where it lacks nothing."""
+    left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
+    told = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
+    known = [toll for toll in tolls if _spread(toll) is not None]
+    lacking = [f"{_name(toll)} under {few}" for toll in known if (few := _lacks(findings, toll))]
+    lacking += [f"any arm in probe {probe}" for probe in findings.silent]
+    return f"{told}; no interval where later blocks hold what the pilot lacks: {_few(lacking)}" if lacking else told
+
+
+def _lacks(findings: Findings, toll: Toll) -> str:
+    """``1 of 4 conditions``: under which a pilot holds nothing of what a study asks of an arm; "" of none."""
+    matrix, over = findings.matrix, findings.over(toll.metric.name)
+    asked = [c for c in matrix.conditions_of(toll.metric.name) if c in over and matrix.is_asked(toll.arm, c)]
+    return f"{len(asked) - toll.conditions} of {len(asked)} conditions" if toll.conditions < len(asked) else ""
+
+
 def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     """The last look: whether the intervals are as narrow as was asked for, where more pairs were lost since."""
-    halves = {_name(toll): half for toll in tolls if (half := _half(toll)) is not None}
-    name = max(halves, key=lambda name: halves[name], default="")
+    halves = [(half, toll) for toll in tolls if (half := _half(toll)) is not None]
     why = f"the {whole} blocks are there that followed from the pilot of {rule.pilot}"
-    if name and halves[name] > math.log1p(rule.half_width) * (1 + 1e-9):
-        why += f"; the widest interval is ± {math.expm1(halves[name]) * 100:.2g} %, of {name}"
+    half, toll = max(halves, key=lambda one: one[0], default=(0.0, None))
+    if toll is not None and half > math.log1p(rule.half_width) * (1 + 1e-9):
+        why += f"{WIDEST}± {math.expm1(half) * 100:.2g} %, of {_name(toll)}"
     return _look(whole, tolls, whole, why)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -96,20 +96,23 @@ def execute(
 
     ``ends`` is asked before the first block and after each: whether no other one is to be begun.
 
-    ``deadline_s`` (of ``clock``): no block is begun that would, at the pace of the trials so far, end after it. A block
-    that was begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial
-    is begun after the one that is under way: UnheardError, when it was its reader that went away.
+    ``deadline_s`` (of ``clock``): no block is begun that would, at the pace of the trials so far (of earlier sessions
+    before any of this one), end after it. A block that was begun is finished, and the rule looks at time alone, never
+    at results. Where the reporter fails, no trial is begun after the one that is under way: UnheardError, when it was
+    its reader that went away.
     """
     guarded = Guarded(reporter)
     seal_killed(directory, guarded)
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
     began_s, done = clock(), 0
+    before_s = None if deadline_s is None else _trial_s(directory.records())
     if ends():
         return True
     for block in blocks:
         now_s, asked = clock(), [trial for trial in pending if trial.block == block]
-        if deadline_s is not None and done and now_s + (now_s - began_s) / done * len(asked) > deadline_s:
+        pace_s = (now_s - began_s) / done if done else before_s
+        if deadline_s is not None and pace_s is not None and now_s + pace_s * len(asked) > deadline_s:
             return False
         done += len(asked)
         for turn in in_turn(asked):
@@ -121,6 +124,19 @@ def execute(
         if ends():
             return True
     return True
+
+
+def _trial_s(records: Iterable[TrialRecord]) -> float | None:
+    """What trials took, each its share of its turn, in seconds; None where none tells."""
+    turns: dict[str, list[TrialRecord]] = {}
+    for record in records:
+        if record.phases:
+            turns.setdefault(record.trial.turn or record.trial.id, []).append(record)
+    if not turns:
+        return None
+    phases = [[phase for record in turn for phase in record.phases] for turn in turns.values()]
+    spans_ns = [max(p.start_ns + p.duration_ns for p in each) - min(p.start_ns for p in each) for each in phases]
+    return sum(spans_ns) / 1e9 / sum(map(len, turns.values()))
 
 
 def in_turn(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:

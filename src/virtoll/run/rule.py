@@ -125,10 +125,13 @@ def first_look(plan: Plan) -> int | None:
 def extension(plan: Plan, study: Study, blocks: int) -> Extension | None:
     """What a run lacks of so many blocks in all, drawn on from its own seed; None where it has them.
 
-    StudyError where this virtoll draws another order than the one that planned it.
+    StudyError where this virtoll draws another order than the one that planned it, and of a calibration.
     """
     if blocks <= plan.blocks:
         return None
+    if any(entry.values for entry in study.arms):  # costs that are known: no study file can ask for them
+        what = "a calibration is not extended: what it says holds for a number of blocks that was fixed beforehand"
+        raise StudyError([Problem(what, "--blocks", "leave it out to go on with this one, or begin a new one")])
     planned = {trial.arm.label for trial in plan.trials}
     arms = [entry.arm for entry in study.arms if entry.arm.label in planned]
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}

@@ -15,6 +15,7 @@ from virtoll.analysis.server import (
     is_by_participants,
     met_under,
     missed_by_any,
+    tells,
     void_levels,
 )
 from virtoll.record.model import LEVEL
@@ -148,13 +149,17 @@ class Conference(Section):
 
 def _below_the_limit(findings: Findings) -> list[str]:
     """Which levels the answer is over, where some were missed."""
-    matrix, first = findings.matrix, findings.rule.fixed_after
+    matrix, last = findings.matrix, findings.fixed_by
     if matrix.baseline is None or not findings.compared or not missed_by_any(matrix):
         return []
     there = [arm for arm in matrix.arms if any(matrix.across(arm, c) for c in matrix.conditions)]
-    none = [arm.label for arm in there if not met_under(matrix, arm, first)]
+    silent = [arm.label for arm in there if not tells(matrix, arm, last)]
+    none = [arm.label for arm in there if not met_under(matrix, arm, last) and arm.label not in silent]
     but = f", but for {join(none)}, which met it at none" if none else ""
-    by = "" if first is None else f" in the first {first} blocks, by which that was fixed"
+    if silent:
+        nothing = "nothing is known" if last is None else "those blocks tell nothing"
+        but += f", {'and' if none else 'but'} for {join(silent)}, of which {nothing}"
+    by = "" if last is None else f" in the first {last} blocks, by which that was fixed"
     of = f"the {len(findings.compared)} of {len(matrix.conditions)} levels"
     return [f"That is over {of} at which all arms met the objective{by}{but}. {_AT_ITS_LIMIT}"]
 

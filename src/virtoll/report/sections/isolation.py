@@ -295,7 +295,9 @@ _WORTH_NAMING = 1.5
 
 
 def answer_of(findings: Findings) -> list[str]:
-    """What is compared, then for each arm which neighbours it is protected from, and what the others take."""
+    """What is compared, then for each arm which neighbours it is protected from, what the others take, and how the run
+    came to its end.
+    """
     told = findings.isolation
     victim = str(findings.run.study.get("service") or " and ".join(dict.fromkeys(_probes(findings))))
     if not told.has_control:
@@ -311,7 +313,7 @@ def answer_of(findings: Findings) -> list[str]:
     skipped = [skipped.arm.label for skipped in findings.run.environment.skipped]
     unseen = skipped + [arm.label for arm in told.arms if arm not in measured]
     last = [f"{join(unseen)} {'was' if len(unseen) == 1 else 'were'} not measured."] if unseen else []
-    return [first, *sentences, *last]
+    return [first, *sentences, *last, *ending.told(findings)]
 
 
 def _probes(findings: Findings) -> list[str]:

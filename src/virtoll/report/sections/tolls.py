@@ -33,12 +33,12 @@ from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import (
-    NO_LEVEL,
     NO_NATIVE,
     fewer,
     join,
     lower,
     no_answer,
+    no_level,
     not_measured,
     not_told,
     over,
@@ -270,7 +270,7 @@ def _answer(findings: Findings) -> str:
     told = judged_words(findings, findings.tolls(findings.headline.name), len(findings.compared))
     if told:
         return f"{_headline_words(findings)}, against native: {told}."
-    return no_answer(findings) if findings.compared else f"Nothing is compared with native: {NO_LEVEL}."
+    return no_answer(findings) if findings.compared else f"Nothing is compared with native: {no_level(findings)}."
 
 
 def judged_words(findings: Findings, table: TollTable, planned: int) -> str:
