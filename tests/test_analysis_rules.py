@@ -81,8 +81,9 @@ def test_where_the_family_has_no_bound_yet_the_words_do_not_say_one_more_block()
 def test_asks_of_a_sequential_run_whose_blocks_are_all_there() -> None:
     """20 of 20 blocks were run, of which an arm lost two."""
     words = up_to(20).asks(20, Summary(0.05, 0.02, 18), lost=2)
-    assert words == "needs about 22 blocks in all, and this run has at most 20: begin a new one with --blocks 22"
+    assert words == "needs about 23 blocks in all, and this run has at most 20: begin a new one with --blocks 23"
     assert up_to(20).asks(20, Summary(0.05, 0.02, 18)) == "needs about 2 more blocks", "two are yet to come"
+    assert up_to(20).asks(8, Summary(0.05, 0.02, 4), lost=4) == "needs about 8 more blocks", "every second is lost"
     assert "begin" not in up_to(20).asks(1200, Summary(0.05, 0.02, 20)), "it would be refused"
 
 

@@ -294,6 +294,24 @@ def test_browsers_come_in_and_tell_at_the_windows_ends(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tells", "served"),
+    [
+        (ends(), 1),
+        ([sight(1, stats(1, 10)), error("silent")], 1),  # asked again the next time, and served meanwhile
+        ([sight(1, stats(1, 10)), error("crashed")], 0),
+        ([sight(1, stats(1, 10)), sight(3, stats(3, 20), failure="signalling")], 0),
+        ([sight(1), sight(3)], 0),  # it came in, and nothing came to it: "no picture"
+        ([sight(1), sight(3, stats(3, 20))], 0),
+    ],
+)
+def test_who_was_served_is_who_told_so_at_a_windows_begin_and_was_not_lost(
+    clock: Clock, tells: list[Any], served: int
+) -> None:
+    told = watching(FakePage(tells), clock=clock).watch(60 * SECOND, 2 * SECOND)
+    assert told.counts["browsers_served"] == served
+
+
+@pytest.mark.parametrize(
     ("tells", "why"),
     [
         ([sight(1, stats(1, 10)), error("crashed")], "crashed"),

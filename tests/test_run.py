@@ -18,9 +18,9 @@ from quiet import Quiet
 from virtoll.analysis.load import read_run
 from virtoll.errors import PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
-from virtoll.record.model import Arm, Measured, Plan, PlannedTrial, Quantity, TrialRecord, Window
+from virtoll.record.model import Arm, Measured, Phase, Plan, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import INTERRUPTED, RunDirectory
-from virtoll.run.execute import execute, exit_code
+from virtoll.run.execute import _trial_s, execute, exit_code
 from virtoll.trial.notes import Course, Notes
 
 TOLLS = {"native": 1.0, "docker": 1.1}
@@ -176,6 +176,28 @@ def test_no_block_is_begun_by_a_run_that_goes_on_that_would_end_after_the_deadli
     assert not execute(run, experiment, Quiet(), deadline_s=clock() + 1.9, clock=clock)
     assert experiment.performed == IDS[:2]
     assert execute(run, experiment, Quiet(), deadline_s=clock() + 2.0, clock=clock)
+
+
+def test_the_time_between_a_turn_that_was_interrupted_and_its_repeat_is_nobodys(tmp_path: Path) -> None:
+    """It was taken for the turn's: twenty hours from one day to the next, and no block was ever begun."""
+    run = new_run(tmp_path / "r")
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, FakeExperiment(TOLLS, fail={IDS[1]: KeyboardInterrupt()}), Quiet())
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    hour_ns = 3600 * 10**9
+    records = [
+        record.model_copy(
+            update={
+                "trial": record.trial.model_copy(update={"turn": f"turn {record.trial.block}"}),
+                "phases": [Phase(name="window", start_ns=(20 if number > 1 else 0) * hour_ns, duration_ns=10**9)],
+            }
+        )
+        for number, record in enumerate(run.records())
+    ]
+    assert [record.trial.id for record in records][:3] == [IDS[0], IDS[1], IDS[1] + "r"]
+    pace_s = _trial_s(records)
+    assert pace_s is not None
+    assert pace_s < 2
 
 
 def test_the_pace_is_that_of_trials_where_a_run_goes_on_in_the_middle_of_a_block(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from virtoll.analysis.counterparts import (
     log_ratio,
     logs,
     matching,
+    natives_beside,
     parsed,
     pooled,
     title_of,
@@ -41,7 +42,7 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.analysis.rules import Rule, rule_of
-from virtoll.analysis.server import fixed_by, is_held, met_under
+from virtoll.analysis.server import fixed_by, is_held, met_under, tells
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -166,7 +167,8 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
         return claim(f"no ratio: {why}", "cannot tell")
     rule = rule_of(matrix.run.plan)
     columns = [_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions]
-    summary = pooled(columns, rule)
+    natives = [natives_beside(matrix, metric, [(arm, c), (matrix.baseline, c)]) for c in conditions]
+    summary = pooled(columns, rule, natives)
     if summary is None:
         return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
     here = _interval(summary, [metric], rule)
@@ -241,6 +243,7 @@ class _Pair:
     end: Any  # the level along a trend's path
     rest: tuple[str, Condition]  # the metric, and what it was measured under besides
     values: Floats
+    natives: Floats  # of how many each is made
     barred: str = ""  # why it has no ratio
     is_served: bool = True  # whether both met the objective there, where it is a level of a ramp
 
@@ -344,31 +347,33 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         rest = metric, without(upper, {**own, statement.by: None})
         values = _against(matrix, metric, (over, upper), against)
         is_served = all(condition in served[arm.label] for arm, condition in both)
-        pairs.append(_Pair(where, end, rest, values, barred(matrix, metric, both), is_served))
+        natives = natives_beside(matrix, metric, both)
+        pairs.append(_Pair(where, end, rest, values, natives, barred(matrix, metric, both), is_served))
     return pairs
 
 
 def _served(matrix: Matrix, metric: str, arm: Arm) -> set[Condition]:
     """Under which an arm is compared in a metric: see `Findings.compared`, of this arm alone."""
-    known = matrix.metrics.get(metric)
-    if known is None or known.is_a_loads_own or not is_held(matrix):
+    known, last = matrix.metrics.get(metric), fixed_by(matrix, rule_of(matrix.run.plan))
+    if known is None or known.is_a_loads_own or not is_held(matrix) or not tells(matrix, arm, last):
         return set(matrix.conditions)
-    return met_under(matrix, arm, fixed_by(matrix, rule_of(matrix.run.plan)))
+    return met_under(matrix, arm, last)
 
 
 def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Summary]]:
     """What the statement is judged by: each pair, their mean, or the last over the first along a trend."""
     if statement.holds == "mean":
-        columns = [(f"mean over {len(pairs)}", [pair.values for pair in pairs])]
+        columns = [(f"mean over {len(pairs)}", [pair.values for pair in pairs], [pair.natives for pair in pairs])]
     elif statement.holds != "trend":
-        columns = [(pair.where, [pair.values]) for pair in pairs]
+        columns = [(pair.where, [pair.values], [pair.natives]) for pair in pairs]
     else:
         first, last = _ends(pairs)
         if not first:
             return []
         growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
-        columns = [(" over ".join(level_label(statement.by, end[0].end) for end in (last, first)), [growth])]
-    means = [(where, pooled(values, rule)) for where, values in columns]
+        fewest = np.min([pair.natives for pair in (*first, *last)], axis=0)
+        columns = [(" over ".join(level_label(statement.by, end[0].end) for end in (last, first)), [growth], [fewest])]
+    means = [(where, pooled(values, rule, natives)) for where, values, natives in columns]
     return [(where, mean) for where, mean in means if mean is not None]
 
 

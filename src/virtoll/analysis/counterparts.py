@@ -183,9 +183,21 @@ def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) 
     return ""
 
 
-def pooled(columns: Sequence[Floats], rule: Rule) -> Summary | None:
-    """Mean over conditions of log ratios, an array over blocks each; None when nothing was measured."""
-    return summary_under(rule, np.stack(columns, axis=1)) if columns else None
+def pooled(columns: Sequence[Floats], rule: Rule, natives: Sequence[Floats]) -> Summary | None:
+    """Mean over conditions of log ratios, an array over blocks each, and of how many ``natives`` each is made; None
+    when nothing was measured.
+    """
+    return summary_under(rule, np.stack(columns, axis=1), np.stack(natives, axis=1)) if columns else None
+
+
+def natives_beside(matrix: Matrix, metric: str, sides: Sequence[tuple[Arm, Condition]]) -> Floats:
+    """By block, of how many natives a log ratio of these cells is made (`log_ratio`); 1, always, unless one is native."""
+    at = [condition for arm, condition in sides if arm == matrix.baseline]
+    others = [arm for arm, _ in sides if arm != matrix.baseline]
+    if len(at) != 1 or len(others) != 1 or metric.startswith(BELIEVES):
+        return np.ones(len(matrix.blocks))
+    known = [matrix.beside(metric, others[0], at[0], native) for native in matrix.against(others[0])]
+    return np.sum([np.isfinite(_logs(each)) for each in known], axis=0, dtype=float) + np.zeros(len(matrix.blocks))
 
 
 __all__ = [
@@ -196,6 +208,7 @@ __all__ = [
     "log_ratio",
     "logs",
     "matching",
+    "natives_beside",
     "parsed",
     "pooled",
     "title_of",

@@ -31,6 +31,7 @@ from virtoll.analysis.usage import all_served, note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers, met_halfway
 from virtoll.record.model import (
+    BEST,
     LEAST_BEYOND,
     LEVEL,
     LOST_PERCENT,
@@ -274,7 +275,7 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
             continue
         if key in untold:
             trial.put(name, untold[key])
-            trial.untold.add(name)  # of those that were at their best it is told
+            trial.untold |= {name} if key in BEST else set()  # of those that were at their best it is told
             continue
         if any(key in window.censored for window in measured.windows):
             trial.put(name, "it is among what never came")

@@ -144,9 +144,9 @@ class Sequential(_AtAnyLook):
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
         """More blocks, or a new run."""
-        most, whole = self.plan.looks[-1], needed + lost
+        most, whole = self.plan.looks[-1], in_blocks(needed, summary.n, lost)
         if whole <= most:
-            return super().asks(needed, summary)
+            return super().asks(needed, summary, lost)
         told = f"needs about {_blocks(whole)} in all, and this run has at most {most}"
         if summary.n + lost < most:
             return told
@@ -186,7 +186,7 @@ class TwoStage(Rule):
         """What the interval is like, and a new run where this one is over."""
         told, whole = f"the interval is ± {math.expm1(self.half_width(summary)) * 100:.2g} %", summary.n + lost
         if self.blocks is None or whole >= self.blocks:
-            return f"{told}, and a new run of about {_blocks(needed + lost)} would tell"
+            return f"{told}, and a new run of about {_blocks(in_blocks(needed, summary.n, lost))} would tell"
         return (
             f"{told} in the pilot" if whole <= self.plan.pilot else f"{told} until all {self.blocks} blocks are there"
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.metrics import EXITS, MIB, PACKETS, TrialMetrics, is_under_kvm
-from virtoll.record.model import BESIDE, BROWSER, COVERAGE, NO_PICTURE, Measured, TrialRecord, Window
+from virtoll.record.model import BESIDE, BROWSER, BROWSERS_SERVED, COVERAGE, Measured, TrialRecord, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
@@ -75,16 +75,16 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, memory: boo
 
 @contextmanager
 def all_served(trial: TrialMetrics, windows: Sequence[Window]) -> Iterator[None]:
-    """Nothing that is noted in the block is told where our own browsers were not all there, whom a server serves beside
-    its participants: it took less. Who saw no picture was there.
+    """Nothing that is noted in the block is told where a server did not serve all of our own browsers, beside its
+    participants, in all of the windows: it took less. (Older records have those alone who told what they saw.)
     """
     known = set(trial.values)
     yield
-    told = [window.events[BROWSER] for window in windows if BROWSER in window.events]
-    away = sum(each.intended - each.completed - each.failures.get(NO_PICTURE, 0) for each in told)
+    told = [(each, each.events[BROWSER]) for each in windows if BROWSER in each.events]
+    away = sum(events.intended - each.counts.get(BROWSERS_SERVED, events.completed) for each, events in told)
     for name in trial.values.keys() - known if away else ():
-        of = sum(each.intended for each in told)
-        trial.drop(name, f"{away} of {of} browsers of our own, whom it serves too, told nothing: it took less")
+        of = sum(events.intended for _, events in told)
+        trial.drop(name, f"{away} of {of} browsers of our own were not served beside its participants: it took less")
 
 
 def _why_no_exits(trial: TrialMetrics) -> str:

@@ -14,13 +14,24 @@ from typing import Any, Final
 
 from virtoll import __version__
 from virtoll.loads.base import Bulk, Histogram, Measurement, histogram, late, latest_ns
-from virtoll.record.model import DROPPED, JOINED, SENDS, SENDS_LATE, STAY, WAKES, WAKES_LATE, Events, Quantity, Window
+from virtoll.record.model import (
+    DROPPED,
+    JOINED,
+    SENDS,
+    SENDS_LATE,
+    STAY,
+    UNFINISHED,
+    WAKES,
+    WAKES_LATE,
+    Events,
+    Quantity,
+    Window,
+)
 from virtoll.record.objective import quantile_ns
 
 WEBCAM: Final = "webcam"  # those who send
 DESKTOP: Final = "desktop"
 JOIN = "join"  # to come in; to be there until one is asked to leave is STAY
-_UNFINISHED = "unfinished"  # a join that was under way at the window's end
 
 QUANTITIES = {
     "present_percent": Quantity("Participants who are in, of the time", "%", "more"),
@@ -114,7 +125,7 @@ def _heard(audio: Mapping[str, Any]) -> dict[str, int]:
 def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
     failures = dict(joins["failures"])
     if joins["under_way"]:
-        failures[_UNFINISHED] = joins["under_way"]
+        failures[UNFINISHED] = joins["under_way"]
     return Events(
         intended=joins["offered"],
         offered=joins["offered"],

@@ -112,6 +112,11 @@ def seen(pairs: Iterable[tuple[Sight, Sight]]) -> tuple[dict[str, float], dict[s
     return values, counts
 
 
+def is_served(sight: Sight) -> bool:
+    """Whether anything ever came to a page, though it may show none of it."""
+    return any(stats is not None and stats.packets > 0 for _, stats in sight.streams.values())
+
+
 def shows_nothing(sight: Sight) -> bool:
     """Whether no stream of a page ever had a picture."""
     return all(stats is None or stats.frames == 0 for _, stats in sight.streams.values())

@@ -20,9 +20,9 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.browser import Browser, chromium
 from virtoll.loads.cdp import GONE, BrowserError, Kind, Page
-from virtoll.loads.sights import Sight, read, seen, shows_nothing
+from virtoll.loads.sights import Sight, is_served, read, seen, shows_nothing
 from virtoll.offers import JanusRoom
-from virtoll.record.model import BROWSER, NO_PICTURE, Events, Window
+from virtoll.record.model import BROWSER, BROWSERS_SERVED, Events, Window
 
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
@@ -66,13 +66,14 @@ class _Watcher:
     failure: str = ""
     has_come_in: bool = False  # it has told of a stream
     is_kept_out: bool = False  # it told before that why it does not watch
+    is_served: bool = False  # packets came to it, and it has not told since that they cease
 
     def enter(self, browser: Browser, offer: JanusRoom, name: str, timeout_s: float) -> None:
         """Open a page and have it come in, unless it has; that it is in, it tells itself."""
         deadline, page = time.monotonic() + timeout_s, None
         if self.page is not None and self.is_kept_out:
             self.page.close(min(_CLOSE_S, timeout_s))
-            self.page, self.is_kept_out = None, False
+            self.page, self.is_kept_out, self.is_served = None, False, False
         if self.page is not None or self.failure in GONE:
             return
         script = files("virtoll.loads").joinpath(_SCRIPT).read_text(encoding="utf-8")
@@ -96,12 +97,13 @@ class _Watcher:
             sight = read(self.page.evaluate("virtoll.told()", timeout_s))
         except BrowserError as error:
             if error.kind in GONE:
-                self.failure = error.kind
+                self.failure, self.is_served = error.kind, False
             return error.kind
         except ValueError:
             return "unreadable"
         self.has_come_in |= bool(sight.streams)
         self.is_kept_out = bool(sight.failure) and not self.has_come_in
+        self.is_served = not sight.failure and is_served(sight)
         return sight.failure or sight
 
 
@@ -126,9 +128,12 @@ class Watchers:
         begun_ns, cpu_begun_ns = time.monotonic_ns(), self.chromium.cpu_ns()
         is_late = begun_ns - start_ns > _LATE_SHARE * duration_ns
         before = self._told(min(_TELL_S, duration_ns / 2e9))
+        were_served = [watcher.is_served for watcher in self._there]
         _sleep_until(start_ns + duration_ns)
         ended_ns, cpu_ended_ns = time.monotonic_ns(), self.chromium.cpu_ns()
         values, counts, events = _watched(before, self._told(_TELL_S))
+        served = [watcher.is_served and then for watcher, then in zip(self._there, were_served, strict=True)]
+        counts[BROWSERS_SERVED] = sum(served)
         cpu_ns = _less(cpu_ended_ns, cpu_before_ns if is_late else cpu_begun_ns)
         if cpu_ns is not None and not is_late and events.completed:
             values["browser_cpus"] = cpu_ns / (ended_ns - begun_ns)
@@ -191,7 +196,7 @@ def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[
         why = now if isinstance(now, str) else then if isinstance(then, str) else ""
         if not isinstance(then, str) and not isinstance(now, str):
             pairs.append((then, now))
-            why = NO_PICTURE if shows_nothing(now) else ""
+            why = "no picture" if shows_nothing(now) else ""
         completed += not why
         if why:
             failures[why] = failures.get(why, 0) + 1

@@ -80,7 +80,8 @@ INTENDED = "intended"  # the key, in a window's counts, of what an open loop's s
 VIEW = "view"  # the key of a window's events that are viewers who began to play
 STAY = "stay"  # the key of a window's events that are participants who were in at some time of it, or before
 BROWSER = "browser"  # the key of a window's events that are browsers which watched all that was sent
-NO_PICTURE = "no picture"  # the kind of failure of a browser that is served and shows nothing
+# The key, in its counts, of those that the server sent to, as far as they told, when it began and when it ended.
+BROWSERS_SERVED = "browsers_served"
 # Checks of what a service owes its users: "requests were answered", "answered correctly before", "squid lived to the
 # end"; and that it had an answer for each of them by when the window began.
 ANSWERED, CORRECTLY, WENT_ON, LIVED = " were answered", "answered correctly", "views went on", " lived to the end"
@@ -95,6 +96,7 @@ SENDS, SENDS_LATE = "sends", "sends_late"
 # The keys, in a window's values, of the age of live media that came to viewers, and of what they played: both hold how
 # late they looked at what came.
 MEDIA_AGE, LIVE_LATENCY = "media_age_ms", "live_latency_ms"
+UNFINISHED = "unfinished"  # the kind of failure of a join that was under way at the window's end
 JOINED = "joined_at_end"  # the key, in a window's counts, of participants who are in when it ends
 PRESENT = "present_percent"  # the quantity of participants who are in, of those who were to be
 # The keys, in the counts of a window before which viewers paused, of the time in which they waited for play to go on,
@@ -104,6 +106,17 @@ STARTING_MS, THERE_MS = "starting_ms", "there_ms"
 # The keys, in a window's counts, of viewers who played all through it and whose media had not all come, and of the
 # media by which their buffers fell, all together, in ms; and of those who had gathered and did not play when it ended.
 STANDING, FALLEN_MS, ABSENT = "standing", "fallen_ms", "absent"
+# Shares that hold how late the generator read, or sent, and would be at their best had it been in time; what that is.
+BEST: Mapping[str, int] = {
+    "stalled_percent": 0,
+    "frozen_percent": 0,
+    "waiting_percent": 0,
+    "watching_percent": 100,
+    "audio_silent_percent": 0,
+    "audio_waiting_percent": 0,
+    "audio_missing_percent": 0,
+    "browser_frozen_percent": 0,
+}
 # The key, in a window's counts, of datagrams that came to the generator, and that its own kernel threw away.
 DROPPED = "dropped"
 LOST_PERCENT = "lost_percent"  # the key, among a probe's quantities, of requests (or datagrams) that have no time

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.rules import TwoStage
+from virtoll.analysis.rules import TwoStage, in_blocks
 from virtoll.analysis.stopping import stein_half_width
 from virtoll.record.rules import Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
@@ -88,8 +88,15 @@ def _decided(rule: Decide, whole: int, tolls: Sequence[Toll], hopeless: str) -> 
     why = f"undecided: {_names(still)}" if still else "nothing can be compared with native yet"
     if whole >= most:
         return _look(whole, tolls, whole, f"all {most} blocks are there; {why}")
-    needed = max((toll.verdict.needed or most for toll in still), default=most)
+    needed = max((_in_blocks(toll, whole) or most for toll in still), default=most)
     return _look(whole, tolls, min(most, max(whole + 1, needed)), why)
+
+
+def _in_blocks(toll: Toll, whole: int) -> int | None:
+    """In how many blocks it would be told; None where that is not known."""
+    if toll.ratio is None or toll.verdict.needed is None:
+        return None
+    return in_blocks(toll.verdict.needed, toll.ratio.n, whole - toll.ratio.n)
 
 
 def _piloted(rule: Precision, there: int, findings: Findings) -> Look:

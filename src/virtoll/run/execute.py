@@ -20,7 +20,7 @@ from virtoll.errors import GoneError, StoreError, UnheardError, VirtollError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.plain import printable
 from virtoll.record.model import PlannedTrial, TrialRecord
-from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory, attempt, is_interrupted
 from virtoll.record.tables import packed
 from virtoll.trial.notes import Experiment, Notes
 
@@ -128,10 +128,11 @@ def execute(
 
 def _trial_s(records: Iterable[TrialRecord]) -> float | None:
     """What trials took, each its share of its turn, in seconds; None where none tells."""
-    turns: dict[str, list[TrialRecord]] = {}
+    turns: dict[tuple[str, int], list[TrialRecord]] = {}
     for record in records:
-        if record.phases:
-            turns.setdefault(record.trial.turn or record.trial.id, []).append(record)
+        if record.phases and not is_interrupted(record):
+            of = record.trial.turn or record.trial.id, attempt(record.trial.id)
+            turns.setdefault(of, []).append(record)
     if not turns:
         return None
     phases = [[phase for record in turn for phase in record.phases] for turn in turns.values()]

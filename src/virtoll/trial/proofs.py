@@ -22,6 +22,7 @@ from virtoll.record.model import (
     ABSENT,
     ALL_THERE,
     ANSWERED,
+    BEST,
     CORRECTLY,
     COVERAGE,
     DROPPED,
@@ -45,6 +46,7 @@ from virtoll.record.model import (
     STAY,
     STAYED,
     THERE_MS,
+    UNFINISHED,
     VIEW,
     WAKES,
     WAKES_LATE,
@@ -144,6 +146,13 @@ def some_were_cut_off(window: Window) -> bool:
 
 def _stayed(stays: Events) -> bool:
     return sum(stays.failures.values()) <= FAILED_SHARE * stays.offered
+
+
+def some_were_kept_out(window: Window, asked: str) -> bool:
+    """Whether more of those who asked to come in than may fail had waited in vain: not who waited still at its end."""
+    events = window.events.get(asked)
+    failures = {} if events is None else {kind: n for kind, n in events.failures.items() if kind != UNFINISHED}
+    return events is not None and sum(failures.values()) > FAILED_SHARE * events.offered
 
 
 def some_broke_off(window: Window) -> bool:
@@ -353,8 +362,8 @@ def _beginning_ms(windows: Sequence[Window]) -> tuple[int, int]:
     return sum(counts[STARTING_MS] for counts in told), sum(counts[THERE_MS] for counts in told)
 
 
-# Quantities that hold how late the generator read, or sent; and those that would be at their best had it been in time,
-# with what that is. One stall that began before the window may last all through it.
+# Quantities that hold how late the generator read, or sent, besides `BEST`. One stall that began before the window may
+# last all through it.
 _HOLD_LATENESS = (
     MEDIA_AGE,
     LIVE_LATENCY,
@@ -365,16 +374,6 @@ _HOLD_LATENESS = (
     "audio_jitter_ms",
     "browser_jitter_ms",
 )
-_BEST = {
-    "stalled_percent": 0,
-    "frozen_percent": 0,
-    "waiting_percent": 0,
-    "watching_percent": 100,
-    "audio_silent_percent": 0,
-    "audio_waiting_percent": 0,
-    "audio_missing_percent": 0,
-    "browser_frozen_percent": 0,
-}
 
 
 def read_too_late(*windows: Window) -> str:
@@ -402,7 +401,7 @@ def _tells_lateness(window: Window) -> bool:
 
 def holding_lateness(window: Window) -> list[str]:
     """The quantities of a window that would be better, had the generator read, and sent, in time."""
-    waited = [key for key, best in _BEST.items() if window.values.get(key, best) != best]
+    waited = [key for key, best in BEST.items() if window.values.get(key, best) != best]
     return waited + [key for key in _HOLD_LATENESS if window.tells(key)]
 
 

@@ -207,7 +207,7 @@ def in_the_way(
         return why
     late = several.those(window, load.request, proofs.sent_too_late)
     is_late = events is not None and (bool(late) or proofs.sent_too_late(events) or _may_be_few(bad, values, events))
-    is_late &= _hold_lateness(window, bad, values)
+    is_late &= _hold_lateness(window, load.request, bad, values)
     if events is not None and is_late and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         sent += f" (too many by {several.named(late)})" if late else ""
@@ -219,14 +219,16 @@ def in_the_way(
     return proofs.read_too_late(window) if load.loop == "open" else ""
 
 
-def _hold_lateness(window: Window, bad: Sequence[record.Objective], values: Mapping[str, float | None]) -> bool:
+def _hold_lateness(
+    window: Window, asked: str, bad: Sequence[record.Objective], values: Mapping[str, float | None]
+) -> bool:
     """Whether all that was missed would be better, had requests been sent in time. Those of viewers and of participants
     begin what they watch for long: how late they began has a start-up or a join take longer and nothing else, and how
     late they read, or send, is counted by itself. So it cut nobody off, and who failed had all its patience.
     """
     if WAKES not in window.counts:
         return True
-    if proofs.some_were_cut_off(window) or proofs.some_broke_off(window):
+    if proofs.some_were_cut_off(window) or proofs.some_broke_off(window) or proofs.some_were_kept_out(window, asked):
         return False
     return all(quantile_of(each) is not None and values[each.metric] is not None for each in bad)
 

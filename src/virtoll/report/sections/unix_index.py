@@ -140,12 +140,13 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     of_blocks = [[rate for (block, _), rate in mine.items() if block == each] for each in findings.matrix.blocks]
     means = np.array([sum(rates) / len(rates) if rates else np.nan for rates in of_blocks])
     text = plus_minus(findings.matrix.mean(means, ""))
-    natives = () if arm == findings.matrix.baseline else findings.matrix.natives
-    beside = [deployments.of(native.label, test) for native in natives]
+    of = () if arm == findings.matrix.baseline else findings.matrix.natives
+    beside = [deployments.of(native.label, test) for native in of]
     if zeros := {block for native in beside for block, _ in _zeros(mine, native)}:
         return Cell(text, "", f"no ratio: {pairs_of_zeros(len(zeros))}")
     logs = [_logs(findings, mine, native) for native in beside]
-    summary = summary_under(findings.rule, mean_of_known(logs)[:, None]) if logs else None
+    natives = np.sum([np.isfinite(each) for each in logs], axis=0, dtype=float)
+    summary = summary_under(findings.rule, mean_of_known(logs)[:, None], natives[:, None]) if logs else None
     return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")
 
 
