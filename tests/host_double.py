@@ -12,6 +12,7 @@ import select
 import shlex
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -105,6 +106,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "killed": killed,
     "stopped": stopped,
     "mute": mute,
+    "slow": lambda: time.sleep(0.5),
     "swallows": swallows,
     "half": said((100).to_bytes(8, "big"), b"{"),
     "huge": said((2**63).to_bytes(8, "big")),
@@ -158,7 +160,7 @@ def _main() -> None:
     on_fakes(patch, {})
     patch.setattr(Stage, "lab", _lab)
     patch.setattr(hosting, "alone", lambda _host: nullcontext([]))
-    obeying.perform(0, 1, Played(name, at, deed), beat_s=obeying.BEAT_S, beats_for=hosting.measures_nothing)
+    obeying.perform(0, 1, Played(name, at, deed), beat_s=0.05, beats_for=hosting.measures_nothing)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,11 @@ def test_a_host_that_gives_no_sign_of_life_while_nothing_is_measured_is_given_up
     assert "nothing was heard for 2 s" in told(capsys)
 
 
+def test_signs_of_life_are_no_answers(double: Double) -> None:
+    double.plays("prepare:1", "slow")
+    assert double.run() == 0
+
+
 def test_what_a_host_offers_names_each_mode() -> None:
     offer = MachineOffer({}, [])
     good = there.Examined(offer=offer, removed=[]).model_dump_json()

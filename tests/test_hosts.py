@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -291,6 +292,36 @@ def test_what_outlives_a_power_cut_is_on_the_ledgers_disk_before_it_is_made(
         assert "state" in synced.texts[str(tmp_path)]
         entries = ledgers.standing(synced.texts.get(str(ledger.path), ""))
         assert entries == ([ledgers.Entry(1, kind, "a thing")] if outlives else [])
+
+
+def test_nothing_waits_for_the_disk_while_instances_are_deployed(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk's flush was in each arm's time to deploy. What is below a directory of ours goes with that."""
+    known = replace(RESOURCES["directory"], is_there=lambda *_: False, remove=lambda *_: None)
+    monkeypatch.setitem(RESOURCES, "directory", known)
+    lab, instance = tmp_path / "lab", tmp_path / "lab/b01-t01"
+    with ledgers.opened(host, tmp_path / "state/ledger", "run") as ledger:
+        with ledger.owning("directory", str(lab)):
+            synced = _Synced(monkeypatch)
+            with ledger.owning("directory", str(instance)), ledger.owning("directory", "/run/lxc/lock/vt-x"):
+                assert synced.texts == {}
+        with ledger.owning("directory", str(instance)):
+            assert synced.texts, "nothing stands above it any more"
+
+
+def test_a_directory_that_cannot_be_synced_is_one_that_cannot_be_written_to(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """squashfs, autofs: no run could begin where one of them lies above the state."""
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
+        assert ledger.path.exists()
 
 
 def test_what_the_ledgers_disk_does_not_take_is_not_made(

@@ -191,7 +191,7 @@ def pooled(columns: Sequence[Floats], rule: Rule, natives: Sequence[Floats]) -> 
 
 
 def natives_beside(matrix: Matrix, metric: str, sides: Sequence[tuple[Arm, Condition]]) -> Floats:
-    """By block, of how many natives a log ratio of these cells is made (`log_ratio`); 1, always, unless one is native."""
+    """By block, of how many natives a log ratio of these cells is made (`log_ratio`); 1 where none is native."""
     at = [condition for arm, condition in sides if arm == matrix.baseline]
     others = [arm for arm, _ in sides if arm != matrix.baseline]
     if len(at) != 1 or len(others) != 1 or metric.startswith(BELIEVES):

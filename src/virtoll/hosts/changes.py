@@ -66,13 +66,7 @@ class Setting:
             raise HostError(what, where=str(self.path), remedy="the machine's own manager may hold it (tuned, TLP)")
 
     def undo(self) -> None:
-        """Put back what was there, unless somebody has set something else since, or the file has gone (a CPU's).
-
-        HostError where it cannot be read: it comes back as virtoll has set it.
-        """
-        if self._is_of_this_boot() and chosen(self.path) is None and self.path.exists():
-            what = "cannot be read, so it is not put back (its CPU may be switched off)"
-            raise HostError(what, where=str(self.path), remedy="switch the CPU on, then run `virtoll clean`")
+        """Put back what was there, unless somebody has set something else since, or the file has gone (a CPU's)."""
         if self.holds():
             _write(self.path, self.before)
 
@@ -84,7 +78,9 @@ class Setting:
         """Why it is not to be put back; "" where it is, is so already, or has gone."""
         if not self._is_of_this_boot():
             return "the machine was booted anew since"
-        return "" if chosen(self.path) in (self.before, self.after, None) else "somebody has changed it since"
+        if (now := chosen(self.path)) is None and self.path.exists():
+            return "it cannot be read: its CPU may be switched off, and comes back with it as it was set"
+        return "" if now in (self.before, self.after, None) else "somebody has changed it since"
 
     def _is_of_this_boot(self) -> bool:
         return self.boot in ("", _boot())

@@ -48,6 +48,7 @@ class Ledger:
         self.path = path
         self._file: int | None = None
         self._entry = 0
+        self._directories: set[str] = set()  # that stand in it
         self._left: dict[tuple[str, str], int] = {}  # the entries of what could not be removed by its owner
 
     def open(self) -> Self:
@@ -100,8 +101,17 @@ class Ledger:
             raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
         line = {"entry": self._entry, "kind": kind, "name": name}
-        self._append(line, for_good=RESOURCES[kind].outlives_power)
+        self._append(line, for_good=RESOURCES[kind].outlives_power and not self._goes_with_another(kind, name))
+        if kind == "directory":
+            self._directories.add(name)
         return self._entry
+
+    def _goes_with_another(self, kind: str, name: str) -> bool:
+        """Whether a directory goes with one above it that is on the disk's ledger already, or is in memory alone: while
+        instances are deployed, and timed, nothing waits for the disk.
+        """
+        above = {str(path) for path in Path(name).parents}
+        return kind == "directory" and bool(above & {*self._directories, "/run"})
 
     def _remove(self, entry: int, kind: str, name: str) -> None:
         """Remove it and strike it out; after an interrupt, what resists now is tried again when the ledger is closed.
@@ -120,6 +130,7 @@ class Ledger:
             raise
         assert self._file is not None
         strike(self._file, self.path, entry)
+        self._directories.discard(name)
         self._left.pop((kind, name), None)
 
     def close(self) -> None:

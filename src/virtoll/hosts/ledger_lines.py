@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ def sync_names(path: Path) -> None:
         for directory in list(path.parents)[:3]:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                _sync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def _sync(directory: int) -> None:
+    """As far as its file system can: a read-only one has nothing to write, and says so (fsync(2), EINVAL, EROFS)."""
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):
+            raise

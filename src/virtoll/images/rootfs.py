@@ -21,6 +21,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,11 +38,12 @@ from virtoll.hosts.lock import locks
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import contents
 from virtoll.images.base import AGENT, MANIFEST, Image
-from virtoll.images.cached import cached
+from virtoll.images.cached import cached, remove_forsaken
 from virtoll.images.tree import FILES
 
 SUITE = "bookworm"
 NO_FILES: Mapping[str, Path] = MappingProxyType({})
+_DYING_S = 30.0  # for what was killed to be gone
 RECIPE = 4  # count up when what is done to the packages changes
 # What is mounted in there (/proc, /sys) ends with it, however that is: nobody could remove the tree otherwise. All of
 # its processes end with virtoll: with the first of them, which ends with `unshare`, as that does with us.
@@ -208,6 +210,22 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
     with _alone(images_directory() / "mmdebstrap.lock", progress) as lock:
         _unmounted(host, images_directory())
         return cached(entry, make)
+
+
+def remove_unfinished(host: Host) -> list[str]:
+    """Remove what killed makers left in the cache (`remove_forsaken`), when what a killed virtoll was building with has
+    ended, which holds a lock of its own: all of it dies with virtoll, and takes its moment for that.
+    """
+    images = images_directory()
+    if not images.is_dir():
+        return remove_forsaken(host)
+    with (images / "mmdebstrap.lock").open("a") as lock:
+        until_s = time.monotonic() + _DYING_S
+        while not (is_alone := locks(lock.fileno())) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        if is_alone:
+            _unmounted(host, images)
+        return remove_forsaken(host)
 
 
 def _unmounted(host: Host, directory: Path) -> None:

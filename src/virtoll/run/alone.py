@@ -16,9 +16,9 @@ from virtoll.plain import printable
 def alone(host: LocalHost, *, everywhere: bool = False) -> Iterator[list[str]]:
     """This machine to ourselves, without what killed runs left working on it: nothing is measured beside those.
 
-    Yields what was removed, one line for each thing. HostError when another virtoll has the machine, or when
-    something could not be removed. What is left on another machine that cannot be reached is told on stderr, and is an
-    error with ``everywhere``.
+    Yields what was removed, one line for each thing (with ``everywhere`` also what is left as it is). HostError when
+    another virtoll has the machine, or when something could not be removed. What is left on another machine that cannot
+    be reached is told on stderr, and is an error with ``everywhere``.
     """
     with exclusive(ledgers.state_directory()):
         try:
@@ -28,4 +28,4 @@ def alone(host: LocalHost, *, everywhere: bool = False) -> Iterator[list[str]]:
                 raise
             removed = []
             print(printable(str(error)), file=sys.stderr)
-        yield removed
+        yield removed if everywhere else [line for line in removed if not line.startswith(ledgers.LEFT)]

@@ -55,12 +55,14 @@ def main(version: str, digest: str, size: str, *performing: str) -> None:
         sys.exit(f"virtoll: this is Python {sys.version.split()[0]} on {os.uname().machine}, and not {version}")
     before = os.umask(0o077)
     state = Path(os.path.realpath(os.environ.get("VIRTOLL_STATE") or "/var/lib/virtoll"))
+    name = f"performer-{secrets.token_hex(4)}"
+    directory, ledger = state / name, state / "ledger" / f"{name}.jsonl"
     try:
         _expect_ours_alone(state)
-        name = f"performer-{secrets.token_hex(4)}"
-        directory, ledger = state / name, state / "ledger" / f"{name}.jsonl"
         file = _announced(ledger, directory)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            ledger.unlink()
         sys.exit(f"virtoll: {state} cannot be used: {error.strerror}")
     try:
         python = _laid_out(directory, _Tree(int(size)), digest)
@@ -116,10 +118,15 @@ def _announced(ledger: Path, directory: Path) -> int:
     if os.write(file, told) != len(told):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(file)
-    for above in list(ledger.parents)[:3]:  # which may all be new
+    for above in list(ledger.parents)[:3]:  # which may all be new; of a read-only file system none is
         names = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(names)
-        os.close(names)
+        try:
+            os.fsync(names)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EROFS):
+                raise
+        finally:
+            os.close(names)
     return file
 
 

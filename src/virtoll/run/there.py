@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
-from virtoll.images.cached import remove_forsaken
+from virtoll.images.rootfs import remove_unfinished
 from virtoll.networks.base import network_modes
 from virtoll.run import doctor
 from virtoll.run.alone import alone
@@ -61,7 +61,7 @@ def cleaned() -> Cleaned:
     host = LocalHost()
     with alone(host, everywhere=True) as removed:
         untuned = ledgers.clean(host, tuning.directory())
-        return Cleaned(removed=[*removed, *untuned, *remove_forsaken(host)])
+        return Cleaned(removed=[*removed, *untuned, *remove_unfinished(host)])
 
 
 def examined() -> Examined:

@@ -8,7 +8,7 @@ from virtoll.cli import common
 from virtoll.hosts import tuning
 from virtoll.hosts.ledger import LEFT, clean
 from virtoll.hosts.local import LocalHost
-from virtoll.images.cached import remove_forsaken
+from virtoll.images.rootfs import remove_unfinished
 from virtoll.plain import printable
 from virtoll.run.alone import alone
 
@@ -26,7 +26,7 @@ def do(arguments: argparse.Namespace) -> int:
         with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
             try:
                 removed.extend(clean(LocalHost(), tuning.directory()))
-                removed.extend(remove_forsaken(LocalHost()))
+                removed.extend(remove_unfinished(LocalHost()))
             finally:
                 _tell(removed)
     count = sum(not line.startswith(LEFT) for line in removed)
