@@ -33,19 +33,11 @@ from virtoll.run.posting import Post
 NIC = Nic(name="eth7", driver="ixgbe", speed_mbit_per_s=10_000, mtu=1500, identity="0123abcd")
 
 
-class Group:
-    """The control group of its generators."""
-
-    @staticmethod
-    def cpu_ns() -> int:
-        return 0
-
-
 class Stand:
     """Where they stand: here."""
 
     cpus = frozenset({0})
-    whole = group = Group()
+    whole = None  # its control group, of which `stand_here` has that it took nothing
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -73,6 +65,7 @@ def stand_here(patch: pytest.MonkeyPatch, state: Path) -> None:
     """Posts wire nothing, and take no machine."""
     patch.setenv("VIRTOLL_STATE", str(state))
     patch.setattr(posting, "stood", _stood)
+    patch.setattr(posting, "group_user_s", lambda _group: 0.0)
     patch.setattr(posting, "alone", lambda _host: nullcontext([]))
     patch.setattr(posting, "built", lambda *_: SimpleNamespace(digest="sha256:ab12"))
     patch.setattr(nics, "problems_of", lambda *_: [])
