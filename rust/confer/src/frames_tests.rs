@@ -160,7 +160,10 @@ fn a_stream_that_shows_a_picture_or_two_and_stops_is_frozen() {
 
 #[test]
 fn a_number_that_no_source_counts_to_changes_nothing() {
-    let part = Part { ends: true, key: KEY };
+    let part = Part {
+        ends: true,
+        key: KEY,
+    };
     for number in [NUMBERS, u64::MAX - 2, u64::MAX] {
         let mut frames = Frames::default();
         assert_eq!(frames.packet(0, part, 0).frames, 1);
