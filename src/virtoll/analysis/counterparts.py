@@ -197,7 +197,7 @@ def natives_beside(matrix: Matrix, metric: str, sides: Sequence[tuple[Arm, Condi
     if len(at) != 1 or len(others) != 1 or metric.startswith(BELIEVES):
         return np.ones(len(matrix.blocks))
     known = [matrix.beside(metric, others[0], at[0], native) for native in matrix.against(others[0])]
-    return np.sum([np.isfinite(_logs(each)) for each in known], axis=0, dtype=float) + np.zeros(len(matrix.blocks))
+    return np.asarray(np.isfinite([_logs(each) for each in known]).sum(axis=0, dtype=float))
 
 
 __all__ = [
