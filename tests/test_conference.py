@@ -25,7 +25,6 @@ from virtoll.analysis.carrying import levels_of, of_levels
 from virtoll.analysis.claims import JudgedStatement
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import read_run
-from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.server import by_each_further, carried, void_levels
@@ -870,23 +869,23 @@ def test_what_a_server_took_is_not_told_where_a_browser_of_ours_was_not_there(tm
     """It sends to fewer then, which was told as a saving; what its participants saw is theirs. Who does not tell is
     served all the same."""
 
-    def seen(kind: str) -> Matrix:
+    def seen(kind: str) -> Findings:
         def failed(level: int, measurement: Measurement) -> Measurement:
             failures = {kind: 1} if level == 40 else {}
             told = Events(intended=2, offered=2, completed=2 - len(failures), failures=failures, censored=len(failures))
             served = {BROWSERS_SERVED: 2 - (kind == "crashed" and level == 40)}
             return Watched({}, served, told, 0, "Chrome/1.2").beside(measurement)
 
-        return find(run_of(tmp_path / kind, seen_too=failed).path).matrix
+        return find(run_of(tmp_path / kind, seen_too=failed).path)
 
-    crashed, dark = seen("crashed"), seen("silent")
-    (docker,) = (arm for arm in crashed.arms if arm.platform == "docker")
-    (at_20,), (at_40,) = ([c for c in crashed.conditions if c.get(LEVEL) == level] for level in (20, 40))
+    findings = seen("crashed")
+    docker, crashed, silent = arm(findings, "docker"), findings.matrix, seen("silent").matrix
+    (_, at_20, at_40, _) = crashed.conditions
     for metric in ("server_cpus", "cpu_s_per_1000", "memory_mean_mib"):
         why = crashed.why_missing(metric, docker, at_40)
         assert "1 of 2 browsers of our own were not served beside its participants" in why, metric
         assert crashed.absolute(metric, docker, at_20) is not None
-        assert dark.absolute(metric, docker, at_40) is not None
+        assert silent.absolute(metric, docker, at_40) is not None
     assert crashed.absolute("participants.loss_percent", docker, at_40) is not None
 
 
@@ -1017,9 +1016,9 @@ def test_where_some_of_an_arms_blocks_hold_how_late_the_generator_was_none_of_th
             report["received"]["desktop"]["frozen_ns"] += 10**6 * (next(asked) < 4)  # of the arms in the first block
             report["sent"]["webcam"]["late_frames"] = report["sent"]["webcam"]["frames"] * 2 // 100
 
-    matrix = find(run_of(tmp_path / "run", change=change).path).matrix
-    (docker,) = (arm for arm in matrix.arms if arm.platform == "docker")
-    (at_20,) = (condition for condition in matrix.conditions if condition.get(LEVEL) == 20)
+    findings = find(run_of(tmp_path / "run", change=change).path)
+    matrix, docker = findings.matrix, arm(findings, "docker")
+    (_, at_20, _, _) = matrix.conditions
     assert matrix.absolute("participants.frozen_percent", docker, at_20) is None
     why = matrix.why_missing("participants.frozen_percent", docker, at_20)
     assert why == f"in 1 of {len(matrix.blocks)} trials it is not known: the others may be the better ones"
@@ -1034,9 +1033,9 @@ def test_what_holds_lateness_in_one_block_is_told_of_the_others(tmp_path: Path, 
         if level == 20 and next(asked) < 4:  # of the arms in the first block
             report["sent"]["webcam"]["late_frames"] = report["sent"]["webcam"]["frames"] * 2 // 100
 
-    matrix = find(run_of(tmp_path / "run", change=change).path).matrix
-    (docker,) = (arm for arm in matrix.arms if arm.platform == "docker")
-    (at_20,) = (condition for condition in matrix.conditions if condition.get(LEVEL) == 20)
+    findings = find(run_of(tmp_path / "run", change=change).path)
+    matrix, docker = findings.matrix, arm(findings, "docker")
+    (_, at_20, _, _) = matrix.conditions
     told = matrix.absolute("participants.jitter_ms", docker, at_20)
     assert told is not None
     assert told.n == len(matrix.blocks) - 1

@@ -354,10 +354,11 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
 
 def _served(matrix: Matrix, metric: str, arm: Arm) -> set[Condition]:
     """Under which an arm is compared in a metric: see `Findings.compared`, of this arm alone."""
-    known, last = matrix.metrics.get(metric), fixed_by(matrix, rule_of(matrix.run.plan))
-    if known is None or known.is_a_loads_own or not is_held(matrix) or not tells(matrix, arm, last):
+    known = matrix.metrics.get(metric)
+    if known is None or known.is_a_loads_own or not is_held(matrix):
         return set(matrix.conditions)
-    return met_under(matrix, arm, last)
+    last = fixed_by(matrix, rule_of(matrix.run.plan))
+    return met_under(matrix, arm, last) if tells(matrix, arm, last) else set(matrix.conditions)
 
 
 def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Summary]]:

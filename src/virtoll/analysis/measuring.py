@@ -275,7 +275,8 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
             continue
         if key in untold:
             trial.put(name, untold[key])
-            trial.untold |= {name} if key in BEST else set()  # of those that were at their best it is told
+            if key in BEST:  # which is told of those trials alone that were at their best
+                trial.untold.add(name)
             continue
         if any(key in window.censored for window in measured.windows):
             trial.put(name, "it is among what never came")
