@@ -27,6 +27,7 @@ mod janus_said;
 mod line;
 mod livekit;
 mod livekit_said;
+mod lookout;
 mod mix;
 mod participant;
 mod peer;

@@ -88,6 +88,8 @@ pub struct Peer {
     pub outgoing: Outgoing,
     /// Datagrams that found no room in its socket since it was last asked: they were never sent.
     pub unsent: u64,
+    /// What comes to its socket gathers.
+    pub gathers: bool,
 }
 
 impl Peer {
@@ -125,6 +127,7 @@ impl Peer {
             wake_ns: now_ns,
             outgoing: Outgoing::default(),
             unsent: 0,
+            gathers: false,
         })
     }
 

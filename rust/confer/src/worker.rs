@@ -3,17 +3,20 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 use virtoll_generator::crew::Seat;
 use virtoll_generator::datagrams::Batch;
-use virtoll_generator::sys::{self, CpuTime, Epoll};
+use virtoll_generator::sys::{self, CpuTime};
 use virtoll_generator::Failed;
 
+use super::lookout::Lookout;
 use super::participant::{failed, Participant, Trouble};
-use super::room::Failure;
+use super::peer::Peer;
+use super::room::{Failure, Way};
 use super::tally::{Span, Tally};
 use super::Shared;
 
@@ -23,6 +26,8 @@ const LINE: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 /// machine's scheduler takes, or a handshake. While somebody joins it looks as often, for that shows only from where a look
 /// was due.
 const AWAY_NS: i64 = 5_000_000;
+/// What comes to these, once they are connected, gathers. Who sends is asked for key frames, and answers at once.
+const GATHERS: [Way; 2] = [Way::Receiving, Way::Audio];
 /// The tag of what wakes a worker for a task.
 const TASK: u64 = u64::MAX;
 
@@ -57,7 +62,7 @@ pub struct Worker<'a> {
     thread: usize,
     tasks: Receiver<Task>,
     reports: Sender<Tally>,
-    epoll: Epoll,
+    lookout: Lookout,
     places: Vec<Place<'a>>,
     timers: BinaryHeap<Reverse<(i64, usize)>>,
     batch: Batch,
@@ -73,15 +78,15 @@ pub struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub fn new(shared: &'a Shared<'a>, seat: Seat<Task, Tally>) -> Result<Self, Failed> {
-        let epoll = Epoll::new().map_err(|error| failed(&error))?;
-        let added = epoll.add(seat.bell, (EPOLLIN | EPOLLET) as u32, TASK);
+        let lookout = Lookout::new().map_err(|error| failed(&error))?;
+        let added = lookout.add(seat.bell, (EPOLLIN | EPOLLET) as u32, TASK);
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
         Ok(Worker {
             shared,
             thread: seat.thread,
             tasks: seat.tasks,
             reports: seat.reports,
-            epoll,
+            lookout,
             places: Vec::new(),
             timers: BinaryHeap::new(),
             batch: Batch::default(),
@@ -123,7 +128,7 @@ impl<'a> Worker<'a> {
             _ => asked_ns + AWAY_NS,
         };
         let wake_ns = due_ns.min(bound_ns).min(look_ns).max(asked_ns);
-        let count = self.epoll.wait(events, wake_ns - asked_ns);
+        let count = self.lookout.look(events, wake_ns - asked_ns);
         let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
         self.looked_ns = sys::now_ns().min(wake_ns); // to look later is to be away, as to be busy is
         match self.tasks.try_recv() {
@@ -283,7 +288,13 @@ impl<'a> Worker<'a> {
         let (shared, tally) = (self.shared, &mut self.tally);
         let done = match participant.fd_number() == fd {
             true => participant.on_line(sys::now_ns(), shared, tally),
-            false => participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally),
+            false => {
+                let taken = participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally);
+                if self.batch.is_full() {
+                    self.lookout.hurry();
+                }
+                taken
+            }
         };
         self.settle(index, done)
     }
@@ -300,7 +311,7 @@ impl<'a> Worker<'a> {
         let participant = Participant::new(self.shared, place.number, role, now_ns)
             .map_err(|error| failed(&error))?;
         let fd = participant.line_fd();
-        let added = self.epoll.add(fd, LINE, sys::tag(index, fd));
+        let added = self.lookout.add(fd, LINE, sys::tag(index, fd));
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
         place.participant = Some(participant);
         self.arm(index);
@@ -313,17 +324,12 @@ impl<'a> Worker<'a> {
             Err(Trouble::Generator(error)) => return Err(failed(&error)),
             Err(Trouble::Participant(failure)) => self.leave(index, Some(failure)),
             Ok(()) => {
+                self.wait_for_media(index)
+                    .map_err(|error| Failed::system("epoll_ctl", &error))?;
                 let place = &mut self.places[index];
                 let Some(participant) = &mut place.participant else {
                     return Ok(());
                 };
-                for way in participant.new_sockets() {
-                    if let Some(peer) = participant.peer(way) {
-                        let fd = &peer.sockets().all()[0];
-                        let added = self.epoll.add(fd, EPOLLIN as u32, sys::tag(index, fd));
-                        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
-                    }
-                }
                 if let Some(joined_ns) =
                     participant.joined_ns().filter(|_| place.due_ns != i64::MAX)
                 {
@@ -336,6 +342,29 @@ impl<'a> Worker<'a> {
             }
         }
         self.arm(index);
+        Ok(())
+    }
+
+    /// Its sockets are waited for; what comes to those by which it watches gathers once they are connected.
+    fn wait_for_media(&mut self, index: usize) -> io::Result<()> {
+        let Some(participant) = &mut self.places[index].participant else {
+            return Ok(());
+        };
+        for way in participant.new_sockets() {
+            if let Some(peer) = participant.peer(way) {
+                let fd = &peer.sockets().all()[0];
+                self.lookout.add(fd, EPOLLIN as u32, sys::tag(index, fd))?;
+            }
+        }
+        let is_to = |peer: &&mut Peer| peer.is_connected() && !peer.gathers;
+        for way in GATHERS {
+            if let Some(peer) = participant.peer(way).filter(is_to) {
+                peer.gathers = true;
+                let fd = &peer.sockets().all()[0];
+                self.lookout
+                    .gather(fd, EPOLLIN as u32, sys::tag(index, fd))?;
+            }
+        }
         Ok(())
     }
 

@@ -201,6 +201,25 @@ fn fill(worker: &mut Worker, send: &mut dyn FnMut() -> u64) {
 }
 
 #[test]
+fn what_comes_to_who_watches_gathers_once_that_is_connected() {
+    with_film(|worker, send, _, _| {
+        let gathers = |worker: &mut Worker| {
+            let participant = worker.places[0].participant.as_mut().unwrap();
+            let peer = participant.peer(Way::Receiving).unwrap();
+            (peer.is_connected(), peer.gathers)
+        };
+        assert_eq!(gathers(worker), (false, false));
+        fill(worker, send);
+        assert_eq!(gathers(worker), (true, true));
+        // And more of it than a batch holds is taken without another wait.
+        worker.tally.span = ALWAYS;
+        look(worker);
+        assert!(worker.tally.received[0].packets > 0);
+        assert!(worker.lookout.is_due());
+    });
+}
+
+#[test]
 fn what_came_before_the_windows_end_is_of_it_though_nobody_has_looked_yet() {
     with_film(|worker, send, _, told| {
         fill(worker, send);

@@ -206,6 +206,7 @@ pub struct Batch {
     names: [libc::sockaddr_in; BATCH],
     lengths: [usize; BATCH],
     control_lengths: [usize; BATCH],
+    is_full: bool,
 }
 
 impl Default for Batch {
@@ -216,6 +217,7 @@ impl Default for Batch {
             names: [address(Ipv4Addr::UNSPECIFIED, 0); BATCH],
             lengths: [0; BATCH],
             control_lengths: [0; BATCH],
+            is_full: false,
         }
     }
 }
@@ -224,6 +226,7 @@ impl Batch {
     /// Receive what has come, and is not more than fits; how many.
     #[allow(clippy::unnecessary_cast)] // musl's lengths are narrower
     pub fn receive(&mut self, fd: &OwnedFd) -> io::Result<usize> {
+        self.is_full = false;
         // SAFETY: all-zero vectors and headers are valid; they are filled below before the kernel sees them.
         let (mut vectors, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { zeroed() };
@@ -254,7 +257,13 @@ impl Batch {
             self.control_lengths[index] =
                 (header.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
         }
+        self.is_full = count == BATCH;
         Ok(count)
+    }
+
+    /// There may be more than came last.
+    pub fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// One of those that came last.

@@ -329,6 +329,10 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd, flags, tag)
     }
 
+    pub fn remove(&self, fd: &OwnedFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
     fn control(&self, operation: c_int, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: flags,
