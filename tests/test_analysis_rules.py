@@ -251,3 +251,9 @@ def test_two_alike_blocks_are_counted_out_of_the_family() -> None:
         Row(arm, None, summary, None, 1) for arm, summary in ((LXC, Summary(0.1, 0.0, 2)), (UML, Summary(0.3, 0.05, 9)))
     ]
     assert family_of(rows) == 1
+
+
+def test_an_interval_that_is_as_wide_as_the_value_is_told_in_plain_numbers() -> None:
+    """It said ± 1.7e+02 %."""
+    words = TwoStage(Precision(half_width=0.02, pilot=2, most=16)).asks(9, Summary(0.0, 0.1, 2))
+    assert "± 256 %" in words

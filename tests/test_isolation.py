@@ -24,6 +24,7 @@ from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
+from virtoll.report.sections import isolation as section
 from virtoll.report.sections.isolation import Protection, losses
 from virtoll.report.sections.neighbours import doings
 from virtoll.study.file import read_study
@@ -286,6 +287,7 @@ def test_requests_that_time_out_are_no_protection(tmp_path: Path) -> None:
     assert ratio(found, "goodput_kept") == pytest.approx(0.96, abs=0.001)
     assert found.tolls["goodput_kept"].verdict.kind == "same"
     assert found.unanswered == {"p99_rise": 3}
+    assert section._cell(findings.isolation, found)["step"] == "inf", "it is worse than any value"
     assert found.kind == "unsure"
     assert lines(found) == ["goodput −4 %", "p99 unanswered"]
     assert "p99 unanswered" in whole(findings.isolation, found)

@@ -8,7 +8,8 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from test_knee import SHARE, TEXT, study
 from test_servers import TEXT as BOTH
 from test_servers import measured as two_servers
 from undisturbed import undisturbed
-from virtoll.analysis import scaling
+from virtoll.analysis import carrying, scaling
 from virtoll.analysis.sizing import Asked, Deployment, Price, size
 from virtoll.cli import main
 from virtoll.study.plan import make_plan
@@ -478,3 +479,14 @@ def test_the_law_of_a_sweep_is_shown_with_its_fit(
     assert "fitted to 6 levels from 1 to 32, at most 0." in out
     assert "at 64, which was not fitted, it foretells " in out
     assert "A ramp knows its levels alone" in out
+
+
+def test_fixed_work_that_took_no_time_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred requests of a hundred users: all are sent at once, and the plan ended in a division by zero."""
+    windows = {10: [SimpleNamespace(work=100, duration_ns=10**9)], 100: [SimpleNamespace(work=100, duration_ns=0)]}
+    monkeypatch.setattr(carrying, "of_one_level", lambda measured: windows[measured])
+    cells = {level: SimpleNamespace(record=SimpleNamespace(measured=level)) for level in windows}
+    matrix = SimpleNamespace(blocks=[1], cell=lambda _block, _arm, condition: cells[condition])
+    told = carrying.delivered(cast(Any, matrix), cast(Any, None), cast(Any, [(level, level) for level in windows]))
+    assert told[0, 0] == 100.0
+    assert math.isnan(told[0, 1])

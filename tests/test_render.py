@@ -93,3 +93,14 @@ def test_places_are_rounded_and_words_are_not() -> None:
     drawn = render.svg(fine)
     assert ">0.162<" in drawn
     assert not re.search(r"<[^>]*\d\.\d{3}", drawn)
+
+
+def test_what_a_mark_says_on_hover_is_not_cut_off() -> None:
+    """It said "0.97 [0.95, 0.99]" of what the table tells as "0.977 [0.957, 0.999]"."""
+    said = chart("")
+    said["data"]["values"] = [{"name": "", "value": 1.23456, "words": "x 0.977 [0.957, 0.999]"}]
+    said |= {"mark": {"type": "rect", "aria": True}}
+    said["encoding"]["description"] = {"field": "words", "type": "nominal"}
+    drawn = render.svg(said)
+    assert "<title>x 0.977 [0.957, 0.999]</title>" in drawn
+    assert "1.23456" not in drawn

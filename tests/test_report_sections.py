@@ -10,15 +10,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from synthetic import AGAIN, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
-from virtoll.analysis.estimates import Summary
+from virtoll.analysis.estimates import Estimate, Summary
 from virtoll.analysis.load import read_run
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family
@@ -26,15 +28,16 @@ from virtoll.probes.base import probes
 from virtoll.record.model import BESIDE, Arm, Events, Quantity, TrialRecord
 from virtoll.record.rules import Decide, Precision
 from virtoll.registry import forget, implementations
-from virtoll.report import ending, questions
+from virtoll.report import drawing, ending, history, history_page, questions
 from virtoll.report.answer import answer
 from virtoll.report.asked import anew
 from virtoll.report.build import as_json, build_report, report_of
-from virtoll.report.contents import contents, tables
+from virtoll.report.contents import _table_of, contents, tables
 from virtoll.report.drawing import WIDE, Figure, log_extent, log_ticks
 from virtoll.report.findings import Findings, find
 from virtoll.report.page import _summary
 from virtoll.report.pooled import Pooled
+from virtoll.report.sections import course, probe_tolls
 from virtoll.report.sections.absolute import Absolute
 from virtoll.report.sections.base import Section, applying
 from virtoll.report.sections.cpu import Cpu
@@ -598,3 +601,48 @@ def test_a_logarithmic_axis_has_two_numbers_at_the_least(value: float, share: fl
     assert 2 <= len(ticks) <= 8
     assert ticks == sorted(set(ticks))
     assert all(low <= tick <= high for tick in ticks)
+
+
+# -- what is drawn and said -------------------------------------------------------------------------------
+
+
+def at(day: int, value: float, levels: str) -> history.Point:
+    run = SimpleNamespace(levels=(levels,), begun=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day))
+    return history.Point(cast(Any, run), 1, Estimate(value, None, None, 0.95, "", 4, ""))
+
+
+def test_a_level_is_drawn_over_the_runs_that_were_asked_for_its_change() -> None:
+    """Six runs over other levels came first: the line was cut as many too early, and was a mean of both."""
+    points = [at(day, 0.5, "5, 10") for day in range(6)]
+    points += [at(day, 0.9 if day < 12 else 0.8, "5") for day in range(6, 18)]
+    change = SimpleNamespace(at=6)
+    line = cast(Any, SimpleNamespace(points=tuple(points), changes=((points[12], change),)))
+    rows = list(history_page._level_rows(line))
+    assert [round(row["value"], 9) for row in rows] == [0.9, 0.8]
+    assert [row["x"] for row in rows] == [history_page._ms(points[n].run.begun.timestamp()) for n in (6, 12)]
+    assert [row["environment"] for row in history_page._point_rows(line)] == ["0"] * 6 + ["1"] * 12
+    in_turn = [at(day, 1.0 if day < 10 else 2.0, f"{day % 2}") for day in range(20)]
+    changes = tuple((in_turn[n], SimpleNamespace(at=5)) for n in (10, 11))
+    both = cast(Any, SimpleNamespace(points=tuple(in_turn), changes=changes))
+    assert [row["value"] for row in history_page._level_rows(both)] == pytest.approx([1, 2, 1, 2])
+
+
+def test_a_logarithmic_axis_has_numbers() -> None:
+    """Of milliseconds from 0.15 to 0.8, and from 1.2 to 8, there were none."""
+    assert course._few([0.2, 0.5]) == [0.2, 0.5]
+    assert course._few([0.01, 0.02, 0.05, 0.1]) == [0.01, 0.1]
+    rows: list[dict[str, Any]] = [{"panel": "a", "x": x} for x in (0.0, 1.2, 8.0)]
+    assert drawing._ticks(rows) == [2, 5]
+    assert drawing._ticks([*rows, {"panel": "b", "x": 0.009}, {"panel": "b", "x": 110}]) == [0.01, 0.1, 1, 2, 5, 10, 100]
+
+
+def test_a_heading_over_the_tables_of_a_server_names_it_first() -> None:
+    table = Table("shares", "Shares", (), ())
+    for under, placed in (("", ""), ("views", "views-janus"), ("To native", "janus: To native")):
+        assert _table_of("janus", table.placed(under), {"views-janus"}).place.under == placed
+
+
+@pytest.mark.parametrize(("worse", "words"), [(0.004, "0.004"), (0.0998, "0.1"), (0.5, "0.50"), (12.3, "12"), (250.0, "250")])
+def test_a_gain_of_hundreds_is_not_told_as_nothing(worse: float, words: str) -> None:
+    toll = cast(Any, SimpleNamespace(verdict=SimpleNamespace(kind="gains")))
+    assert probe_tolls._cell("disk", "uml", toll, worse)["words"] == words

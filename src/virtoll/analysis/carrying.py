@@ -195,12 +195,13 @@ def _at_its_level(matrix: Matrix, arm: Arm, each: Carried, conditions: dict[int,
 
 
 def delivered(matrix: Matrix, arm: Arm, levels: Sequence[tuple[int, Condition]]) -> Floats:
-    """Units of work per second, [block, level]; nan where there is no valid trial."""
+    """Units of work per second, [block, level]; nan where there is no valid trial, or no rate of it."""
     rates = np.full((len(matrix.blocks), len(levels)), np.nan)
     for b, block in enumerate(matrix.blocks):
         for n, (_, condition) in enumerate(levels):
             cell = matrix.cell(block, arm, condition)
             if cell is not None and cell.record.measured is not None:
                 windows = of_one_level(cell.record.measured)
-                rates[b, n] = sum(w.work for w in windows) / sum(w.duration_ns for w in windows) * 1e9
+                if (duration_ns := sum(w.duration_ns for w in windows)) > 0:  # fixed work that all was sent of at once
+                    rates[b, n] = sum(w.work for w in windows) / duration_ns * 1e9
     return rates

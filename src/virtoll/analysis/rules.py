@@ -23,6 +23,7 @@ from virtoll.analysis.stopping import (
 )
 from virtoll.record.model import Plan
 from virtoll.record.rules import MOST_LOOKS, Decide, Precision
+from virtoll.units import percent
 
 _ALIKE = "are all alike, and chance has no measure without a spread"
 
@@ -184,7 +185,7 @@ class TwoStage(Rule):
 
     def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
         """What the interval is like, and a new run where this one is over."""
-        told, whole = f"the interval is ± {math.expm1(self.half_width(summary)) * 100:.2g} %", summary.n + lost
+        told, whole = f"the interval is ± {percent(math.expm1(self.half_width(summary)) * 100)} %", summary.n + lost
         if self.blocks is None or whole >= self.blocks:
             return f"{told}, and a new run of about {_blocks(in_blocks(needed, summary.n, lost))} would tell"
         return (

@@ -18,12 +18,14 @@ from virtoll.record.model import Quantity
 from virtoll.units import within
 
 _QUERIES = "/run/virtoll/queries"
+MOST_OUTSTANDING = 65_536  # of dnsperf's own: a query's number has 16 bits
 
 
 @dataclass(frozen=True)
 class DnsperfSettings(ProgramSettings):
-    """Settings of dnsperf. ``users``: queries outstanding at once, each on a socket of its own up to 100; one without
-    an answer after ``timeout`` is lost. ``names``: how many of the zone's are asked for, in turn.
+    """Settings of dnsperf. ``users``: queries outstanding at once, each on a socket of its own up to 100; in open loop
+    the sockets alone, for no query waits there for another's answer. One without an answer after ``timeout`` is lost.
+    ``names``: how many of the zone's are asked for, in turn.
     """
 
     users: int = within(20, least=1, most=10_000)
@@ -63,11 +65,16 @@ class Dnsperf(ProgramLoad):
 
     def check(self, host: Host) -> list[Problem]:
         """That it can be asked for the rate."""
+        problems = [*super().check(host)]
         rate_per_s = float(self.settings.rate_per_s)
-        if self.loop == "closed" or rate_per_s.is_integer():
-            return super().check(host)
-        what = f"dnsperf takes whole rates alone, and {rate_per_s:g} is none"
-        return [*super().check(host), Problem(what, "[load] rate", f"write rate = {math.ceil(rate_per_s)}")]
+        if self.loop == "open" and not rate_per_s.is_integer():
+            what = f"dnsperf takes whole rates alone, and {rate_per_s:g} is none"
+            problems.append(Problem(what, "[load] rate", f"write rate = {math.ceil(rate_per_s)}"))
+        if self.loop == "open" and _outstanding(self.settings) > MOST_OUTSTANDING:
+            what = f"dnsperf lets at most {MOST_OUTSTANDING:,} queries be outstanding, and {rate_per_s:g} a second that are"
+            what += f" lost after {_time_out_s(self.settings)} s are more: it would send the others late"
+            problems.append(Problem(what, "[load] rate and timeout", "ask for a lower rate, or give up sooner"))
+        return problems
 
     def files(self, settings: DnsperfSettings, offer: Offer) -> Mapping[str, bytes]:
         """Its list of queries."""
@@ -78,7 +85,8 @@ class Dnsperf(ProgramLoad):
         """One window: -S never, -c sockets, -q outstanding; of -T 1 one thread sends and another receives, and nobody
         tells which of them is at its end (`usable_cpus`)."""
         words = ["dnsperf", "-s", offer.address, "-p", str(offer.port), "-d", _QUERIES, "-l", str(seconds)]
-        words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(settings.users), "-T", "1"]
+        outstanding = settings.users if settings.loop == "closed" else min(_outstanding(settings), MOST_OUTSTANDING)
+        words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(outstanding), "-T", "1"]
         words += ["-t", str(_time_out_s(settings))]
         return [*words, "-Q", f"{settings.rate_per_s:.10g}"] if settings.loop == "open" else words
 
@@ -107,6 +115,13 @@ class Dnsperf(ProgramLoad):
             elapsed_s=min(_number(r"Run time \(s\)", said), _asked_s(said) + behind_s),
             values=values,
         )
+
+
+def _outstanding(settings: DnsperfSettings) -> int:
+    """How many queries can be outstanding in open loop. With room for fewer dnsperf waits where the server does, sends
+    later what was due meanwhile, and tells how long that took from when it was sent: coordinated omission.
+    """
+    return math.ceil(settings.rate_per_s * _time_out_s(settings)) + 1
 
 
 def _time_out_s(settings: DnsperfSettings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -47,7 +48,8 @@ class Part:
     def tables(self) -> list[Table]:
         """Its tables, in their order."""
         made, server = self.said.section.tables(self.said.findings), self.said.server
-        return [_table_of(server, table) for table in made] if server else made
+        names = {figure.name for figure in self.figures}
+        return [_table_of(server, table, names) for table in made] if server else made
 
     @property
     def shows_something(self) -> bool:
@@ -92,9 +94,10 @@ def _figure_of(server: str, figure: Figure) -> Figure:
     return replace(figure, name=f"{figure.name}-{server}", question=_of(server, figure.question))
 
 
-def _table_of(server: str, table: Table) -> Table:
-    """``under`` names one of the section's figures, or is a heading of its own."""
-    under = f"{table.place.under}-{server}" if table.place.under else ""
+def _table_of(server: str, table: Table, figures: Collection[str]) -> Table:
+    """``under`` names one of the section's ``figures``, or is a heading of its own."""
+    figure, heading = f"{table.place.under}-{server}", table.place.under and _of(server, table.place.under)
+    under = figure if figure in figures else heading
     place = replace(table.place, under=under)
     return replace(table, name=f"{table.name}-{server}", caption=_of(server, table.caption), place=place)
 

@@ -262,7 +262,13 @@ def _digits(values: Any, digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in np.asarray(values)]
 
 
-_DECADES = [10.0**power for power in range(-3, 7)]
+def _ticks(rows: list[Row]) -> list[float]:
+    """For the logarithmic axes of all panels, each of which has its own extent."""
+    panels: dict[str, list[float]] = {}
+    for row in rows:
+        if row["x"] > 0:
+            panels.setdefault(row["panel"], []).append(row["x"])
+    return sorted({tick for values in panels.values() for tick in log_ticks(min(values), max(values))})
 
 
 def shares(
@@ -274,7 +280,7 @@ def shares(
         look = arm_scales(findings, arms)
         titles = list(dict.fromkeys(row["panel"] for row in rows))
         columns = min(2 if layout.columns > 1 else 1, len(titles))
-        x = alt.X("x:Q").scale(type="log", nice=False).axis(title=x_title, format="~g", values=_DECADES)
+        x = alt.X("x:Q").scale(type="log", nice=False).axis(title=x_title, format="~g", values=_ticks(rows))
         y = alt.Y("share:Q").scale(domain=[0, 1]).axis(title=y_title, format="%", tickCount=4, domain=False)
         base = alt.Chart().encode(x=x)
         key = legend([arm.label for arm in arms], layout.width - 70, symbolOpacity=1, symbolType="stroke")

@@ -61,6 +61,11 @@ class Point:
     environment: int  # from 1, by when it was first seen
     ratio: Estimate
 
+    @property
+    def alike(self) -> tuple[int, tuple[str, ...]]:
+        """What it has in common with those it can be compared with: environment, and levels of a ramp."""
+        return self.environment, self.run.levels
+
 
 @dataclass(frozen=True)
 class Line:
@@ -315,8 +320,8 @@ def _stretches(points: Mapping[_Key, Sequence[Point]]) -> Iterator[tuple[_Key, l
     for changes in: a platform costs another share of each level.
     """
     for key, line in points.items():
-        for alike in dict.fromkeys((point.environment, point.run.levels) for point in line):
-            mine = [point for point in line if (point.environment, point.run.levels) == alike]
+        for alike in dict.fromkeys(point.alike for point in line):
+            mine = [point for point in line if point.alike == alike]
             if len(mine) >= LEAST_RUNS:
                 yield key, mine
 

@@ -164,8 +164,8 @@ class _Panels:
 
 
 def _point_rows(line: Line) -> Iterator[Row]:
-    """``environment``: of its stretch, which ends where the environment changes."""
-    stretches = groupby(line.points, lambda point: point.environment)
+    """``environment``: of its stretch, which ends where that changes, or the levels that ratios are over."""
+    stretches = groupby(line.points, lambda point: point.alike)
     for number, (_, points) in enumerate(stretches):
         for point in points:
             low, high = point.ratio.low or point.ratio.value, point.ratio.high or point.ratio.value
@@ -176,10 +176,10 @@ def _point_rows(line: Line) -> Iterator[Row]:
 
 
 def _level_rows(line: Line) -> Iterator[Row]:
-    """The levels between changes, of each environment that has any: geometric means over its runs."""
-    for number in dict.fromkeys(point.environment for point, _ in line.changes):
-        mine = [point for point in line.points if point.environment == number]
-        cuts = sorted(change.at for point, change in line.changes if point.environment == number)
+    """The levels between changes, of each stretch that has any: geometric means over its runs."""
+    for alike in dict.fromkeys(point.alike for point, _ in line.changes):
+        mine = [point for point in line.points if point.alike == alike]
+        cuts = sorted(change.at for point, change in line.changes if point.alike == alike)
         for start, end in pairwise([0, *cuts, len(mine)]):
             part = mine[start:end]
             mean = math.exp(sum(math.log(point.ratio.value) for point in part) / len(part))

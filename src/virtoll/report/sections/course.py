@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import altair as alt
@@ -81,7 +82,7 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
         x = alt.X("x:Q").scale(nice=False).axis(title=None, tickCount=3, grid=False)
         log = quantity == "p99_ms"
         scale = alt.Scale(type="log" if log else "linear", domain=extent, nice=False)
-        ticks = [tick for tick in log_ticks(*extent) if f"{tick:g}"[0] == "1"] if log else [0, 0.5, 1]
+        ticks = _few(log_ticks(*extent)) if log else [0, 0.5, 1]
         form = ",~r" if log else "%"
         y = alt.Y("value:Q").scale(scale).axis(title=title, values=ticks, format=form, domain=False, titleFontSize=9.5)
         return x, y
@@ -241,3 +242,9 @@ def transients(told: Isolation) -> Table | None:
     return Table(
         "transients", "Overshoot and settling at the neighbour's start and end", heads(told), tuple(rows), notes
     )
+
+
+def _few(ticks: list[float]) -> list[float]:
+    """Powers of ten, where there are two of them."""
+    tens = [tick for tick in ticks if round(math.log10(tick), 9).is_integer()]
+    return tens if len(tens) > 1 else ticks

@@ -182,16 +182,24 @@ def _heat_map(findings: Findings) -> Figure | None:
     return Figure("isolation", "From which neighbours is a victim protected?", caption, draw)
 
 
+def _worse(exposure: Exposure) -> float:
+    """How many times worse at the worst; a latency that is among what was not answered is worse than any value."""
+    if exposure.unanswered:
+        return float("inf")
+    worst = exposure.worst
+    return 1.0 if worst is None or worst.worse is None else worst.worse.value
+
+
 def _cell(told: Isolation, exposure: Exposure) -> Row:
     worst = exposure.worst
-    worse = 1.0 if worst is None or worst.worse is None else worst.worse.value
+    worse = _worse(exposure)
     if exposure.kind in HARMS:
         step = _HARM
     elif exposure.kind in (REFUSED, "missing") or (worst is None and not exposure.unanswered):
         step = _NOTHING
     elif exposure.kind == "gains" and worse < 1 / 1.1:
         step = "better"
-    elif not exposure.unanswered and (exposure.kind == "same" or worse < 1.1):
+    elif exposure.kind == "same" or worse < 1.1:
         step = "same"
     else:
         step = str(next(bound for bound, _ in WORSE if worse < bound or bound == float("inf")))
@@ -389,11 +397,7 @@ def _unsure(name: str, exposure: Exposure) -> str:
 
 
 def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:
-    def size(exposure: Exposure) -> float:
-        worst = exposure.worst
-        return 0.0 if worst is None or worst.worse is None else worst.worse.value
-
-    return sorted(exposures, key=size, reverse=True)
+    return sorted(exposures, key=_worse, reverse=True)
 
 
 def _sharing(told: Isolation, arm: Arm) -> str:

@@ -126,7 +126,7 @@ def _cell(probe: str, arm: str, toll: Toll, worse: float) -> Row:
         step = str(next(bound for bound, _ in WORSE if worse < bound or bound == float("inf")))
     else:
         step = "better" if kind == "gains" else "same"
-    words = f"{worse:.2f}" if worse < 9.95 else significant(worse) if worse < 99.5 else f"{worse:,.0f}"
+    words = f"{worse:.2f}" if 0.1 <= worse < 9.95 else significant(worse) if worse < 99.5 else f"{worse:,.0f}"
     return {"probe": probe, "arm": arm, "step": step, "words": f"{words}{' ?' if kind == 'unsure' else ''}"}
 
 
