@@ -633,7 +633,8 @@ def test_a_logarithmic_axis_has_numbers() -> None:
     assert course._few([0.01, 0.02, 0.05, 0.1]) == [0.01, 0.1]
     rows: list[dict[str, Any]] = [{"panel": "a", "x": x} for x in (0.0, 1.2, 8.0)]
     assert drawing._ticks(rows) == [2, 5]
-    assert drawing._ticks([*rows, {"panel": "b", "x": 0.009}, {"panel": "b", "x": 110}]) == [0.01, 0.1, 1, 2, 5, 10, 100]
+    rows += [{"panel": "b", "x": x} for x in (0.009, 110)]
+    assert drawing._ticks(rows) == [0.01, 0.1, 1, 2, 5, 10, 100]
 
 
 def test_a_heading_over_the_tables_of_a_server_names_it_first() -> None:
@@ -642,7 +643,9 @@ def test_a_heading_over_the_tables_of_a_server_names_it_first() -> None:
         assert _table_of("janus", table.placed(under), {"views-janus"}).place.under == placed
 
 
-@pytest.mark.parametrize(("worse", "words"), [(0.004, "0.004"), (0.0998, "0.1"), (0.5, "0.50"), (12.3, "12"), (250.0, "250")])
+@pytest.mark.parametrize(
+    ("worse", "words"), [(0.004, "0.004"), (0.0998, "0.1"), (0.5, "0.50"), (12.3, "12"), (250.0, "250")]
+)
 def test_a_gain_of_hundreds_is_not_told_as_nothing(worse: float, words: str) -> None:
     toll = cast(Any, SimpleNamespace(verdict=SimpleNamespace(kind="gains")))
     assert probe_tolls._cell("disk", "uml", toll, worse)["words"] == words

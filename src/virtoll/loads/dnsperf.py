@@ -71,8 +71,8 @@ class Dnsperf(ProgramLoad):
             what = f"dnsperf takes whole rates alone, and {rate_per_s:g} is none"
             problems.append(Problem(what, "[load] rate", f"write rate = {math.ceil(rate_per_s)}"))
         if self.loop == "open" and _outstanding(self.settings) > MOST_OUTSTANDING:
-            what = f"dnsperf lets at most {MOST_OUTSTANDING:,} queries be outstanding, and {rate_per_s:g} a second that are"
-            what += f" lost after {_time_out_s(self.settings)} s are more: it would send the others late"
+            what = f"dnsperf lets at most {MOST_OUTSTANDING:,} queries be outstanding, and {rate_per_s:g} a second that"
+            what += f" are lost after {_time_out_s(self.settings)} s are more: it would send the others late"
             problems.append(Problem(what, "[load] rate and timeout", "ask for a lower rate, or give up sooner"))
         return problems
 

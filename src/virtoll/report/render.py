@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _TAG = re.compile(r"(<[^>]*>)")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
-_LABEL = re.compile(r'(aria-label="[^"]*")')
+_LABEL = re.compile(r'(^<path aria-label="[^"]*")')
 _LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
 _ID = re.compile(r'id="((?:clip|gradient_)\d+)"')
 _REFERENCE = re.compile(r'(id="|url\(#)((?:clip|gradient_)\d+)')
