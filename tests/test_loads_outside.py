@@ -164,7 +164,7 @@ def test_siege_reports_counts_and_what_it_says_of_itself() -> None:
 
 @pytest.mark.parametrize(("name", "failures"), [("not_found", {"status": 18516}), ("refused", {"unspecified": 1000})])
 def test_where_something_failed_siege_tells_no_times(name: str, failures: dict[str, int]) -> None:
-    """It counts none of what failed: an arm that lost its slowest was told as the faster."""
+    """It counts none of what got no answer, and those of errors: who lost its slowest was told as the faster."""
     measurement = siege.parse(printed(f"siege_{name}"))
     assert asked(measurement).failures == failures
     assert set(measurement.window.values) == {"availability", "data_transferred", "throughput"}

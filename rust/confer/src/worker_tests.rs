@@ -215,7 +215,7 @@ fn what_comes_to_who_watches_gathers_once_that_is_connected() {
         worker.tally.span = ALWAYS;
         look(worker);
         assert!(worker.tally.received[0].packets > 0);
-        assert!(worker.lookout.is_due());
+        assert!(worker.lookout.is_in_a_hurry());
     });
 }
 

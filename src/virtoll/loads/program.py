@@ -49,6 +49,7 @@ class Figures:
     work: float
     failed: int | None = None  # None: it does not tell, so nothing is known of single events
     elapsed_s: float | None = None  # how long its window was, from its start on; None: to its end
+    asks_s: float | None = None  # in open loop, for how long it asked; None: as long as that
     lead_s: float = 0.0  # what it did before its window began, where that is not at its start
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
     percentiles_ns: Mapping[str, int] = field(default_factory=dict)  # kept where ``failed`` is told
@@ -174,7 +175,8 @@ class ProgramSession(Session):
         if figures.elapsed_s is not None:
             length_ns = min(took_ns, _told_length_ns(figures.elapsed_s, took_ns))
             start_ns = min(start_ns, ended_ns - length_ns)
-        due = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
+        asks_s = length_ns / 1e9 if figures.asks_s is None else figures.asks_s
+        due = _due(settings.rate_per_s * asks_s) if settings.loop == "open" else None
         window = Window(
             start_ns=start_ns,
             duration_ns=length_ns,

@@ -106,7 +106,8 @@ def parse(output: outside.Output) -> Measurement:
         values = {name: float(report[name]) for name in _QUANTITIES}
         outside.expect_finite(values)
         if failed or successful < transactions:
-            # Of what failed it counts no time: who lost its slowest would be told as the faster.
+            # Of what got no answer it counts no time, and an error's among the others: who lost its slowest, or was
+            # quick to fail, would be told as the faster.
             values = {name: value for name, value in values.items() if name not in _TIMES}
     completed = min(transactions, successful)  # at the end of its time it may count one more success than answers
     failures = {"status": transactions - completed, "unspecified": failed}
