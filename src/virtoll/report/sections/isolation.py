@@ -175,9 +175,9 @@ def _heat_map(findings: Findings) -> Figure | None:
     caption = (
         f"Each arm's {seen} (below) against its own beside a polite neighbour, paired within blocks{sharing}. Colour "
         "by the worse of the two: up to 1.5, 3 and 10 times worse, and beyond, where a latency was not answered too. "
-        "Grey: no difference shown, or below 10 %; blue: better; a question mark: chance may have made it. Where there is neither colour nor grey but full "
-        "contrast, the victim did not answer, died, or the host was harmed. Intervals are in the tables below, and "
-        "show where a pointer rests."
+        "Grey: no difference shown, or below 10 %; blue: better; a question mark: chance may have made it. Where there "
+        "is neither colour nor grey but full contrast, the victim did not answer, died, or the host was harmed. "
+        "Intervals are in the tables below, and show where a pointer rests."
     )
     return Figure("isolation", "From which neighbours is a victim protected?", caption, draw)
 
