@@ -19,13 +19,13 @@ from virtoll.units import within
 
 _QUERIES = "/run/virtoll/queries"
 # In open loop. Until it has sent as many dnsperf sleeps after each other query (do_send), and so is slow to begin.
-MOST_OUTSTANDING = 10_000
+_MOST_OUTSTANDING = 10_000
 
 
 @dataclass(frozen=True)
 class DnsperfSettings(ProgramSettings):
     """Settings of dnsperf. ``users``: queries outstanding at once, each on a socket of its own up to 100; in open loop
-    the sockets alone, for no query waits there for another's answer. One without an answer after ``timeout`` is lost.
+    the sockets alone, for up to 10,000 queries no other waits there. One without an answer after ``timeout`` is lost.
     ``names``: how many of the zone's are asked for, in turn.
     """
 
@@ -122,7 +122,7 @@ def _outstanding(settings: DnsperfSettings) -> int:
     waits where the server does, sends later what was due meanwhile, and tells how long that took from when it was
     sent: coordinated omission.
     """
-    return min(math.ceil(settings.rate_per_s * _time_out_s(settings)) + 1, MOST_OUTSTANDING)
+    return min(math.ceil(settings.rate_per_s * _time_out_s(settings)) + 1, _MOST_OUTSTANDING)
 
 
 def _time_out_s(settings: DnsperfSettings) -> int:

@@ -48,8 +48,10 @@ class Part:
     def tables(self) -> list[Table]:
         """Its tables, in their order."""
         made, server = self.said.section.tables(self.said.findings), self.said.server
+        if not server:
+            return made
         names = {figure.name for figure in self.figures}
-        return [_table_of(server, table, names) for table in made] if server else made
+        return [_table_of(server, table, names) for table in made]
 
     @property
     def shows_something(self) -> bool:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _TAG = re.compile(r"(<[^>]*>)")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
-_LABEL = re.compile(r'(^<path aria-label="[^"]*")')
 _LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
 _ID = re.compile(r'id="((?:clip|gradient_)\d+)"')
 _REFERENCE = re.compile(r'(id="|url\(#)((?:clip|gradient_)\d+)')
@@ -62,15 +61,9 @@ def svg(chart: dict[str, Any], name: str = "") -> str:
     if _LACKED.search(text):
         _know_machines_fonts()
         text = vlc.vegalite_to_svg(chart, vl_version=version and version[1])
-    parts = _TAG.split(_renumbered(text, name))  # words, tag, words, ...: an axis may say 0.155
-    parts[1::2] = [_shortened(tag) for tag in parts[1::2]]
-    return _LABELLED.sub(r"<path\2><title>\1</title></path>", "".join(parts))
-
-
-def _shortened(tag: str) -> str:
-    """A tag with its coordinates rounded, and its label as it was said."""
-    parts = _LABEL.split(tag)
-    parts[::2] = [_LONG_NUMBER.sub(r"\1", part) for part in parts[::2]]
+    text = _LABELLED.sub(r"<path\2><title>\1</title></path>", _renumbered(text, name))
+    parts = _TAG.split(text)  # words, tag, words, ...: an axis may say 0.155
+    parts[1::2] = [_LONG_NUMBER.sub(r"\1", tag) for tag in parts[1::2]]
     return "".join(parts)
 
 
