@@ -39,6 +39,8 @@ LONG = frozenset(
         "namespaces::test_labs_that_begin_while_others_end_do_not_take_the_mount_from_each_other",
         "probe_fork_bomb::test_nothing_is_left_of_a_bomb_that_was_interrupted",
         "slices::test_each_slice_comes_to_its_own_limit_of_processes_and_lives_on[uml]",
+        # Those of rust/ again.
+        "rust::test_it_holds_where_loopback_delivers_a_moment_later",
         # How often intervals and rules err, over thousands of simulated runs.
         "analysis_hosts::test_hosts_that_are_alike_are_seldom_called_different",
         "analysis_hosts::test_many_hosts_of_few_blocks_that_are_alike_are_seldom_called_different",

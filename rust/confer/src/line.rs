@@ -183,6 +183,8 @@ mod tests {
 
     use super::*;
 
+    const PONG_BYTES: usize = 2;
+
     /// What becomes of a line whose server says so many pongs, which nobody asked for, before anybody looks.
     fn heard(pongs: usize) -> Result<Option<Words>, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -190,20 +192,23 @@ mod tests {
             panic!("IPv4 expected")
         };
         let (mut line, fd) = Line::connect(address, "/", None).unwrap();
-        let server = std::thread::spawn(move || {
-            let mut socket = tungstenite::accept(listener.accept().unwrap().0).unwrap();
-            for _ in 0..pongs {
-                socket.write(Message::Pong(Default::default())).unwrap();
-            }
-            socket.flush().unwrap();
-            socket
-        });
+        let server =
+            std::thread::spawn(move || tungstenite::accept(listener.accept().unwrap().0).unwrap());
+        assert!(sys::has_within(&fd, libc::POLLOUT, 60_000_000_000)); // it is connected
         line.open().unwrap();
+        let mut socket = server.join().unwrap();
         while !line.is_open() {
             assert!(sys::readable_within(&fd, 60_000_000_000));
             line.open().unwrap();
         }
-        let _socket = server.join().unwrap();
+        for _ in 0..pongs {
+            socket.write(Message::Pong(Default::default())).unwrap();
+        }
+        socket.flush().unwrap();
+        let (lies_there, mut all) = (TcpStream::from(fd), vec![0; pongs * PONG_BYTES]);
+        while lies_there.peek(&mut all).unwrap_or_default() < all.len() {
+            std::thread::yield_now();
+        }
         line.hear()
     }
 

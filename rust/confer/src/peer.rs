@@ -88,6 +88,9 @@ pub struct Peer {
     pub outgoing: Outgoing,
     /// Datagrams that found no room in its socket since it was last asked: they were never sent.
     pub unsent: u64,
+    /// Datagrams that found it.
+    #[cfg(test)]
+    pub sent: u64,
     /// What comes to its socket gathers.
     pub gathers: bool,
 }
@@ -127,6 +130,8 @@ impl Peer {
             wake_ns: now_ns,
             outgoing: Outgoing::default(),
             unsent: 0,
+            #[cfg(test)]
+            sent: 0,
             gathers: false,
         })
     }
@@ -275,6 +280,8 @@ impl Peer {
     }
 
     fn count(&mut self, datagram: &[u8]) {
+        #[cfg(test)]
+        (self.sent += 1);
         if payload_type(datagram).is_some() {
             self.outgoing.packets += 1;
             self.outgoing.bytes += datagram.len() as u64;

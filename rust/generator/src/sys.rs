@@ -5,7 +5,7 @@ use std::mem::{size_of, zeroed};
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use libc::{c_int, c_void};
+use libc::{c_int, c_short, c_void};
 
 /// CLOCK_MONOTONIC.
 pub fn now_ns() -> i64 {
@@ -297,13 +297,18 @@ pub fn discard(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
 
 /// Wait until there is something to read, or the end, for at most `time_ns`; whether there is. A signal ends it, too.
 pub fn readable_within(fd: &OwnedFd, time_ns: i64) -> bool {
+    has_within(fd, libc::POLLIN, time_ns)
+}
+
+/// The same for any of poll's events.
+pub fn has_within(fd: &OwnedFd, events: c_short, time_ns: i64) -> bool {
     let time = libc::timespec {
         tv_sec: time_ns.max(0) / 1_000_000_000,
         tv_nsec: time_ns.max(0) % 1_000_000_000,
     };
     let mut asked = libc::pollfd {
         fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
+        events,
         revents: 0,
     };
     // SAFETY: the kernel reads a valid timespec and writes to the one pollfd.

@@ -71,18 +71,18 @@ fn until_it_lies_ready(worker: &Worker<Http>, what: libc::c_short) {
 }
 
 fn until_slot_has(worker: &Worker<Http>, slot: usize, what: libc::c_short) {
-    let mut asked = libc::pollfd {
-        fd: worker.slots[slot].fd.as_ref().unwrap().as_raw_fd(),
-        events: what,
-        revents: 0,
-    };
-    // SAFETY: `asked` is one valid pollfd to read and write.
-    assert_eq!(unsafe { libc::poll(&mut asked, 1, -1) }, 1);
+    let fd = worker.slots[slot].fd.as_ref().unwrap();
+    assert!(sys::has_within(fd, what, 60_000 * MS));
 }
 
-/// What is due at 0 is sent: over connections that are there at once, as loopback's mostly are, or a moment later.
+/// What is due at 0 is sent.
 fn send_what_is_due(worker: &mut Worker<Http>) {
     worker.dispatch(0).unwrap();
+    until_all_is_sent(worker);
+}
+
+/// Over connections that are there at once, as loopback's mostly are, or a moment later.
+fn until_all_is_sent(worker: &mut Worker<Http>) {
     for slot in 0..worker.slots.len() {
         if worker.slots[slot].phase == Phase::Unsent {
             until_slot_has(worker, slot, libc::POLLOUT);
@@ -97,12 +97,14 @@ fn answered_once(worker: &mut Worker<Http>, listener: &TcpListener) -> TcpStream
     send_what_is_due(worker);
     assert_eq!(worker.in_flight, 1);
     let (mut server, _) = listener.accept().unwrap();
-    answer(&mut server);
+    answer(worker, &mut server);
     until_it_lies_ready(worker, libc::POLLIN);
     server
 }
 
-fn answer(server: &mut TcpStream) {
+/// What it is asked; it waits for that.
+fn answer(worker: &mut Worker<Http>, server: &mut TcpStream) {
+    until_all_is_sent(worker);
     let mut request = [0; 4096];
     assert!(server.read(&mut request).unwrap() > 0);
     server.write_all(ANSWER).unwrap();
@@ -137,7 +139,7 @@ fn a_stop_is_noted_before_what_waited_for_it_is_sent() {
     let late_ms = lateness_ms(&worker);
     assert_eq!(late_ms.len(), 2);
     assert!((290..=300).contains(&late_ms[1]), "{late_ms:?}");
-    answer(&mut server);
+    answer(&mut worker, &mut server);
 }
 
 #[test]
@@ -164,7 +166,7 @@ fn a_service_that_stalls_is_no_stop() {
         the_clock_says(&[ms, ms + 5]);
         worker.serve(&mut events, (ms + 5) * MS).unwrap();
     }
-    answer(&mut server);
+    answer(&mut worker, &mut server);
     until_it_lies_ready(&worker, libc::POLLIN);
     the_clock_says(&[301]);
     worker.serve(&mut events, 306 * MS).unwrap();
@@ -207,6 +209,7 @@ fn that_more_may_be_sent_is_of_interest_only_while_something_is_unsent() {
     worker.in_flight = 1;
     worker.tally.offered = 1;
     worker.idle.clear();
+    until_it_lies_ready(&worker, libc::POLLOUT);
     assert_ne!(interest(&worker, number) & EPOLLOUT as u32, 0);
     worker.on_event(tag, EPOLLOUT as u32).unwrap();
     assert_eq!(worker.slots[0].phase, Phase::Sent { once: false });
@@ -228,6 +231,7 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
         assert!(worker.slots[0].fd.is_some(), "{flags}");
     }
     drop(server);
+    until_it_lies_ready(&worker, libc::POLLRDHUP);
     worker.on_event(tag, (EPOLLIN | EPOLLRDHUP) as u32).unwrap();
     assert!(worker.slots[0].fd.is_none());
 }
@@ -246,7 +250,7 @@ fn a_kept_connection_that_ended_with_its_answer_is_not_used_again() {
         assert_eq!((worker.tally.completed, worker.in_flight), (ms as u64, 1));
         assert_eq!(worker.tally.connects, ms as u64 + 1);
         server = listener.accept().unwrap().0;
-        answer(&mut server);
+        answer(&mut worker, &mut server);
     }
     assert_eq!(worker.tally.failures, [0; Failure::ALL.len()]);
     assert!(worker.slots[0].lingering.is_none(), "the server was first");
@@ -267,7 +271,7 @@ fn who_is_alone_does_not_sleep_beyond_a_look() {
         worker.wait_alone().unwrap();
         assert_eq!(worker.in_flight, 1, "nothing has come");
     }
-    answer(&mut server);
+    answer(&mut worker, &mut server);
     worker.look_ns = 86_000_000 * MS;
     the_clock_says(&[200]);
     worker.wait_alone().unwrap();
@@ -327,9 +331,11 @@ fn an_answer_that_is_yet_to_be_looked_at_is_not_timed_out() {
     the_clock_says(&[0]);
     send_what_is_due(&mut worker);
     for _ in 0..2 {
-        answer(&mut listener.accept().unwrap().0);
+        answer(&mut worker, &mut listener.accept().unwrap().0);
     }
-    until_an_event_lies_ready(&worker);
+    for slot in 0..2 {
+        until_slot_has(&worker, slot, libc::POLLIN);
+    }
     the_clock_says(&[2000]); // the window is over, and nothing more is asked for
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
     while worker.tally.ended_in_all() < 2 {
@@ -351,7 +357,7 @@ fn what_waits_until_others_are_taken_up_waits_for_the_generator() {
     assert_eq!(worker.in_flight, 8);
     let mut servers: Vec<_> = (0..8).map(|_| listener.accept().unwrap().0).collect();
     for (slot, server) in servers.iter_mut().enumerate() {
-        answer(server);
+        answer(&mut worker, server);
         until_slot_has(&worker, slot, libc::POLLIN);
     }
     let half_ms = [200, 200].into_iter().chain(201..400);
@@ -376,8 +382,8 @@ fn missing_ms(answers: u64) -> [i64; 2] {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // The first in the lead-in and, again, in the window; the second in the window alone, the third never.
     for (user, ms) in [(0, 50), (0, 140), (1, 130)] {
-        answer(&mut servers[user]);
-        until_an_event_lies_ready(&worker);
+        answer(&mut worker, &mut servers[user]);
+        until_slot_has(&worker, user, libc::POLLIN);
         the_clock_says(&[ms]);
         worker.serve(&mut events, 60_000 * MS).unwrap();
     }
@@ -435,7 +441,7 @@ fn it_dozes_where_nothing_has_come_and_not_where_something_lies_ready() {
     assert_eq!(DOZED.take(), [20_000]);
     send_what_is_due(&mut worker);
     let (mut server, _) = listener.accept().unwrap();
-    answer(&mut server);
+    answer(&mut worker, &mut server);
     until_an_event_lies_ready(&worker);
     assert_eq!(worker.wait(&mut events, 0, 60_000 * MS).unwrap(), 1);
     assert_eq!(DOZED.take(), [0; 0]);

@@ -9,7 +9,7 @@ const STEPS: u64 = 1 << STEP_BITS;
 const BUCKETS: usize = index(i64::MAX as u64) + 1;
 
 /// Counts of values in `0..=i64::MAX`; greater ones are counted in the last bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
@@ -21,6 +21,13 @@ impl Default for Histogram {
             counts: vec![0; BUCKETS],
             total: 0,
         }
+    }
+}
+
+/// What was counted, and not the thousands of buckets that hold nothing.
+impl std::fmt::Debug for Histogram {
+    fn fmt(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
+        to.debug_list().entries(self.buckets()).finish()
     }
 }
 

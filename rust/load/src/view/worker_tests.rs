@@ -102,12 +102,23 @@ fn task(joins_ns: i64, window_ns: (i64, i64)) -> Task {
     }
 }
 
-/// It is given a task, and does what is due of it by then: who is to join connects, and asks.
+/// It is given a task, and does what is due of it by then: who is to join connects, at once as mostly over loopback or a
+/// moment later, and asks.
 fn begins(worker: &mut Worker, sender: &mpsc::Sender<Task>, task: Task, now_ns: i64) {
     sender.send(task).unwrap();
     worker.heed();
     worker.begin_window(now_ns);
     worker.on_timers(now_ns).unwrap();
+    let connection = &worker.places[0].connection;
+    if connection.sent < connection.unsent.len() {
+        until_it_has(worker, libc::POLLOUT);
+        worker.turn(0).unwrap();
+    }
+}
+
+fn until_it_has(worker: &Worker, what: libc::c_short) {
+    let fd = worker.places[0].connection.fd.as_ref().unwrap();
+    assert!(sys::has_within(fd, what, MINUTE_NS));
 }
 
 /// Have a worker do this at a server that takes connections and says nothing. What it is asked is as `changed` has it.
@@ -305,14 +316,7 @@ fn reset_amid(protocol: Closing) -> Tally {
             let (connection, _) = listener.accept().unwrap();
             connection.peek(&mut [0]).unwrap();
             drop(connection);
-            let fd = worker.places[0].connection.fd.as_ref().unwrap();
-            let mut event = libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: 0,
-                revents: 0,
-            };
-            // SAFETY: the kernel reads and writes one pollfd.
-            assert_eq!(unsafe { libc::poll(&raw mut event, 1, -1) }, 1);
+            until_it_has(worker, libc::POLLRDHUP);
             worker.places[0].connection.is_drained = false;
             worker.places[0].view.as_mut().unwrap().protocol = Box::new(protocol);
             worker.turn(0).unwrap();
