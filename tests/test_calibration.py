@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from on_fakes import on_fakes, write_study
 from quiet import Quiet
 from virtoll import cli
 from virtoll.analysis.calibration import calibration, parts, smallest_cost
-from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.power import power, proportion, smallest_effect
 from virtoll.catalogue import catalogue
@@ -27,7 +27,7 @@ from virtoll.errors import HostError, Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
-from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, machine_of
+from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, machine_of
 from virtoll.record.model import ELSEWHERE, Environment, Phase, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
@@ -314,6 +314,72 @@ def test_what_is_not_known_to_have_been_the_limit_makes_no_cost(right: Findings)
     assert {one.way for one in calibrated.known} == {"link rate"}
     (why,) = calibrated.not_judged
     assert why.endswith(" is not judged: native's CPU time is not known.")
+
+
+def again(findings: Findings, change: Callable[[Matrix, int], None]) -> Calibration:
+    """The calibration of a run some of whose values are others: ``change`` has the matrix, and where it computes."""
+    matrix = build_matrix(findings.run, measure_all(findings.run))
+    change(matrix, next(c for c, each in enumerate(matrix.conditions) if each.get(LINK) is None))
+    calibrated = calibration(findings.run, matrix)
+    assert calibrated is not None
+    return calibrated
+
+
+def at(matrix: Matrix, label: str) -> int:
+    return [arm.label for arm in matrix.arms].index(f"native+host{label}")
+
+
+def burnt(calibrated: Calibration, metric: str) -> list[Known]:
+    return [one for one in calibrated.known if one.way == "burnt CPU time" and one.metric == metric]
+
+
+def test_what_others_take_of_the_cpu_makes_a_burnt_cost_no_smaller(right: Findings) -> None:
+    """It was beside the time of a request, others' share of it too: a right 9.9 % was held against 9.0."""
+
+    def others(matrix: Matrix, computing: int) -> None:
+        matrix.values("rate_per_s")[:, :, computing] *= 0.9
+
+    known = again(right, others)
+    for rate, cpu in zip(burnt(known, "rate_per_s"), burnt(known, "cpu_s_per_1000"), strict=True):
+        assert rate.true == pytest.approx(1 - 1 / (1 + cpu.true))
+
+
+def test_a_burnt_cost_is_beside_native_where_the_two_were_compared(right: Findings) -> None:
+    """A machine half as fast after the first half, in which the arm was lost: native's mean was of both halves."""
+    arm = burnt(found(right), "cpu_s_per_1000")[-1]
+
+    def slower(matrix: Matrix, computing: int) -> None:
+        cpu, half = matrix.values("cpu_s_per_1000"), len(matrix.blocks) // 2
+        cpu[half:, :, computing] *= 2
+        cpu[half:, at(matrix, arm.arm.removeprefix("native+host")), computing] = math.nan
+
+    changed = burnt(again(right, slower), "cpu_s_per_1000")[-1]
+    assert changed.arm == arm.arm
+    assert changed.true == pytest.approx(arm.true, rel=0.02)
+    assert changed.found == pytest.approx(changed.true, rel=0.05)
+
+
+def test_an_equal_arm_that_was_mostly_lost_hides_no_odd_one(right: Findings) -> None:
+    def lost(matrix: Matrix, computing: int) -> None:
+        rates = matrix.values("rate_per_s")[:, :, computing]
+        rates[1:, at(matrix, " (copy 3)")] = math.nan
+        rates[:, at(matrix, " (copy 2)")] *= 0.95
+
+    (odd,) = [odd for odd in again(right, lost).odd if odd.title == "Throughput"]
+    assert odd.arm == "native+host (copy 2)"
+
+
+def test_where_a_pair_differs_by_the_same_in_each_block_there_is_no_test(right: Findings) -> None:
+    """Two buckets of a histogram, side by side: it was told as no alarm."""
+
+    def alike(matrix: Matrix, computing: int) -> None:
+        p50_ms = matrix.values("latency_p50_ms")[:4, :, computing]
+        p50_ms[:, at(matrix, "")], p50_ms[:, at(matrix, " (again)")] = 2.0, 4.0
+
+    told = {one.metric: one.alarms for one in again(right, alike).noise[::-1]}
+    before = {one.metric: one.alarms for one in found(right).noise[::-1]}
+    assert told["latency_p50_ms"].of == before["latency_p50_ms"].of - 1
+    assert told["rate_per_s"] == before["rate_per_s"]
 
 
 def test_its_report_tells_it_first(right: Findings) -> None:

@@ -95,3 +95,15 @@ def test_the_page_is_the_table_and_no_error_has_another_code() -> None:
     assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
     raised = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert {error.exit_code for error in raised if issubclass(error, errors.VirtollError)} <= EXIT_CODES.keys()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount, and clean")
+def test_a_state_that_cannot_be_written_to_is_told_by_its_name(tmp_path: Path) -> None:
+    """As after a fault of the disk (errors=remount-ro): it was a traceback, of `clean` too."""
+    state = tmp_path / "state"
+    state.mkdir()
+    script = f"mount -t tmpfs -o ro,mode=0700 none {state}; exec {sys.executable} -m virtoll clean"
+    environment = {**os.environ, "VIRTOLL_STATE": str(state), "VIRTOLL_CACHE": str(tmp_path / "cache")}
+    argv = ["unshare", "--mount", "sh", "-e", "-c", script]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, f"virtoll: Read-only file system\n  in {state}/lock\n")

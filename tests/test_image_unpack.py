@@ -501,6 +501,21 @@ def test_what_is_mounted_in_a_directory_is_not_in_the_image(files: Path) -> None
         subprocess.run(["umount", str(files / "mnt")], check=True)
 
 
+def test_a_subvolume_in_a_directory_is_refused_and_not_left_out(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As btrfs has them: of another device, and mounted nowhere. Its files were missing without a word."""
+    (files / "var").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(files / "var")], check=True)
+    try:
+        monkeypatch.setattr("virtoll.images.tree.MOUNTINFO", "/dev/null")
+        with pytest.raises(HostError, match="a subvolume of its own") as caught:
+            build(files, "dir")
+    finally:
+        subprocess.run(["umount", str(files / "var")], check=True)
+    assert caught.value.problem.where == str(files / "var")
+
+
 def test_directories_that_cannot_be_one(tmp_path: Path, cache: Path) -> None:
     for path, what in [
         (tmp_path / "none", "no such image"),

@@ -18,15 +18,16 @@ case $1 in
     rustc) case $2 in --print) echo "$PWD/sysroot" ;; *) echo rustc ;; esac; exit ;;
 esac
 echo "$*" >>calls
-mkdir -p target/x86_64-unknown-linux-musl/release
+target=none
 for word; do
+    case $before in --target) target=target/$word/release; mkdir -p "$target" ;; esac
+    before=$word
     name=${word#--package=}
     [ "$name" = virtoll-example ] && name=shop
-    [ "$name" = "$word" ] || cp rust/source "target/x86_64-unknown-linux-musl/release/$name"
+    [ "$name" = "$word" ] || { cp rust/source "$target/$name"; chmod +x "$target/$name"; }
 done
-chmod +x target/x86_64-unknown-linux-musl/release/*
 """
-FIRST = "--package=virtoll-agent --package=virtoll-load"
+ALWAYS = ["--package=virtoll-agent", "--package=virtoll-load"]
 CONFERENCE = "--package=virtoll-confer --package=virtoll-example"
 
 
@@ -70,7 +71,7 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_all_are_built_once_and_again_when_their_sources_change(checkout: Checkout) -> None:
     assert checkout.native("--is-current") == 1
     assert checkout.native() == 0
-    assert checkout.calls() == [FIRST, CONFERENCE]
+    assert checkout.calls() == [*ALWAYS, CONFERENCE]
     assert checkout.built() == dict.fromkeys(("virtoll-agent", "virtoll-load", "virtoll-confer", "shop"), "one")
     assert checkout.native("--is-current") == checkout.native("--is-current", "--no-conference") == 0
     assert checkout.native() == 0
@@ -85,7 +86,7 @@ def test_without_conferences_their_participants_are_neither_built_nor_left_from_
     checkout: Checkout,
 ) -> None:
     assert checkout.native("--no-conference") == 0
-    assert checkout.calls() == [FIRST], "the same call as where all are built"
+    assert checkout.calls() == ALWAYS, "the same calls as where all are built"
     assert checkout.built() == {"virtoll-agent": "one", "virtoll-load": "one"}
     assert (checkout.native("--is-current", "--no-conference"), checkout.native("--is-current")) == (0, 1)
     assert checkout.native() == 0
@@ -118,7 +119,7 @@ def test_of_two_at_once_one_builds_and_the_other_waits_for_it(checkout: Checkout
     with ThreadPoolExecutor(4) as pool:
         codes = list(pool.map(lambda _: checkout.native(), range(4)))
     assert codes == [0, 0, 0, 0]
-    assert checkout.calls() == [FIRST, CONFERENCE]
+    assert checkout.calls() == [*ALWAYS, CONFERENCE]
 
 
 def test_what_it_does_not_know_is_refused(checkout: Checkout) -> None:

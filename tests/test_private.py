@@ -76,6 +76,19 @@ def test_a_directory_that_others_use_is_not_taken_from_them(reachable: Path) -> 
     assert private.make(srv, "images").is_dir()
 
 
+def test_an_empty_directory_right_below_the_root_is_left_as_it_is(
+    reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/srv is others' soon, who could not pass any more."""
+    monkeypatch.setattr(private, "_TOP", reachable)
+    srv = reachable / "srv"
+    srv.mkdir()
+    with pytest.raises(HostError, match=rf"others may use it \(mode 0755\)(.|\n)*chmod 700 {srv}(.|\n)*VIRTOLL_CACHE"):
+        private.make(srv)
+    private.make(srv / "virtoll")
+    assert (mode_of(srv), mode_of(srv / "virtoll")) == (0o755, 0o700)
+
+
 @pytest.mark.parametrize("name", ["STATE", "CACHE"])
 def test_what_an_earlier_virtoll_made_is_tightened(reachable: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ours = reachable / "virtoll"

@@ -21,7 +21,7 @@ from virtoll.hosts import ssh
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.ssh import Ssh
 from virtoll.platforms import ssh_machine
-from virtoll.run.alone import alone
+from virtoll.run.alone import alone, remove_all_left
 
 DESTINATION = "root@192.0.2.7"
 TOLD = """\
@@ -313,9 +313,36 @@ def test_a_run_is_not_held_up_by_what_is_left_on_a_machine_that_is_gone(
     with alone(LocalHost()) as removed:
         assert removed == []
     assert "it cannot be reached" in capsys.readouterr().err
-    with pytest.raises(ledgers.ElsewhereError), alone(LocalHost(), everywhere=True):
-        pytest.fail("`virtoll clean` says so, and fails")
     assert path.exists()
+
+
+def test_what_is_left_on_a_machine_that_is_gone_keeps_nothing_else_from_being_removed(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a machine left tuned, or a cache full, by it."""
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    made = tmp_path / "made"
+    ledgers_of = {
+        "ledger": ("ssh-directory", f"{DESTINATION} {played.place}/run-1"),
+        "tuned": ("directory", str(made)),
+    }
+    made.mkdir()
+    for name, (kind, what) in ledgers_of.items():
+        (tmp_path / "state" / name).mkdir(parents=True)
+        line = {"entry": 1, "kind": kind, "name": what}
+        (tmp_path / "state" / name / "dead.jsonl").write_text(json.dumps(line) + "\n")
+    partial = tmp_path / "cache/films/.film.partial"
+    partial.mkdir(parents=True)
+    partial.with_name(".film.lock").touch()
+    played.becomes("fails", ssh_double.SAYS["unreachable"])
+    with pytest.raises(HostError, match="it cannot be reached") as caught:
+        remove_all_left(LocalHost())
+    assert f"removed: directory {made}" in str(caught.value)
+    assert f"removed: what a killed virtoll was making: {partial}" in str(caught.value)
+    assert not made.exists()
+    assert not partial.exists()
+    assert (tmp_path / "state/ledger/dead.jsonl").exists()
 
 
 def test_what_resists_here_is_no_matter_of_another_machine(played: Played, tmp_path: Path) -> None:

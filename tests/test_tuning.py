@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,13 +194,21 @@ def test_clean_does_not_call_removed_what_it_leaves(root: Path, where: Path, hos
     theirs = root / CPUS / "cpu1/cpufreq/scaling_governor"
     theirs.write_text("powersave\n")
     lines = ledgers.clean(host, where)
-    clean_verb._tell(lines)
+    clean_verb.tell(lines)
     said = capsys.readouterr().out.splitlines()
     told = [line.partition(" of boot ")[0] for line in said]
     assert f"left as it is: setting {theirs} (was schedutil, set to performance)" in told
     assert sum(line.startswith("removed setting") for line in said) == len(said) - 1
     assert all(line.endswith("for somebody has changed it since") for line in said if line.startswith("left"))
     assert list(where.iterdir()) == []
+
+
+def test_a_keeper_that_ends_before_it_is_told_to_go_on_is_told_in_its_own_words(host: LocalHost) -> None:
+    """It was told as nobody reading virtoll's own output."""
+    ledger: Any = SimpleNamespace(keep=lambda _kind, _name: None)
+    argv = ["sh", "-c", "exec <&-; echo ready; echo no memory; exec sleep 60"]
+    with pytest.raises(HostError, match="the process that keeps CPUs awake: no memory"):
+        tuning._start(host, ledger, argv, "keeps CPUs awake")
 
 
 def test_a_machine_that_was_booted_anew_is_not_tuned_and_what_it_is_set_to_stays(

@@ -134,6 +134,16 @@ class _Bench:
         logs = mean_of_known(each)
         return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else math.nan
 
+    def request_s(self, condition: Condition) -> Floats:
+        """What native took of its CPU for a request, in seconds by block: the geometric mean of both of its arms; nan
+        where neither is known.
+        """
+        metric = self.matrix.metrics.get(METRICS[1])
+        if metric is None or self.matrix.baseline is None:
+            return np.full(len(self.matrix.blocks), np.nan)
+        each = [self.logs(metric, native, condition) for native in self.matrix.natives]
+        return np.asarray(np.exp(mean_of_known(each)) / 1000)
+
     def unlimited(self, condition: Condition) -> str:
         """Why what slows an arm's CPU, or its link, costs no throughput that is known: it was not the limit, or nobody
         knows; "" where it was.
@@ -168,10 +178,11 @@ def _noise(bench: _Bench, metric: Metric, condition: Condition, trial_s: float) 
     whole = [summarise(pair) for pair in pairs]
     freedom = sum(each.freedom for each in whole)
     sd = math.sqrt(sum(each.deviation**2 * each.freedom for each in whole) / freedom)
-    judged = [part for pair in pairs for part in _by_part(pair)]
+    p_values = [p_difference(part) for pair in pairs for part in _by_part(pair)]
+    judged = [p for p in p_values if not math.isnan(p)]  # not where a part's differences are all alike, but not 0
     if not judged:  # where many trials were lost: no part holds two blocks of any pair
         return None
-    alarms = sum(p_difference(part) < 1 - LEVEL for part in judged)
+    alarms = sum(p < 1 - LEVEL for p in judged)
     block_s = trial_s * TYPICAL_ARMS
     fits = {str(minutes): int(minutes * 60 / block_s) if block_s > 0 else 0 for minutes in MINUTES}
     return Noise(
@@ -198,16 +209,17 @@ def _by_part(logs: Floats) -> list[Summary]:
 
 
 def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
-    """Equal arms that differ from the others' mean over the whole run, by more than chance in one calibration of 20.
+    """Equal arms that differ from the others' mean over the whole run, by more than chance in one calibration of 20. In
+    each block those others count that were measured there.
 
     The one that differs most comes first, and is no equal of the others any more: it would make each of them differ.
     """
     logs = {arm.label: bench.logs(metric, arm, condition) for arm in bench.equal(condition)}
     tables = len(_JUDGED) * len(bench.matrix.conditions)
     while len(logs) > 1:
-        total = np.sum(list(logs.values()), axis=0)
         apart = {
-            arm: mine - (total - mine) / (len(logs) - 1) for arm, mine in list(logs.items())[-_tested(len(logs)) :]
+            arm: mine - mean_of_known([each for other, each in logs.items() if other != arm])
+            for arm, mine in list(logs.items())[-_tested(len(logs)) :]
         }
         mine = {arm: summarise(each) for arm, each in apart.items() if np.isfinite(each).sum() >= 2}
         p_values = {arm: p for arm, summary in mine.items() if not math.isnan(p := p_difference(summary))}
@@ -236,24 +248,27 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
         judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
         for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
             logs = log_ratios(bench.matrix, metric.name)[:, bench.matrix.arms.index(arm), number]
-            truth = _truth(entry, metric, bench.native(metric.name, condition))
+            truth = _truth(entry, metric, bench.request_s(condition)[np.isfinite(logs)])
             if truth is not None and np.isfinite(logs).sum() >= 2:
                 yield _recovered(arm, metric, condition, truth, logs)
 
 
-def _truth(entry: Mapping[str, Any], metric: Metric, native: float) -> tuple[str, float] | None:
-    """How a cost was made, and the true ratio to native; None where a metric does not show it.
+def _truth(entry: Mapping[str, Any], metric: Metric, request_s: Floats) -> tuple[str, float] | None:
+    """How a cost was made, and the true ratio to native; None where a metric does not show it, or nobody knows.
 
-    Burnt CPU time is known beside what native takes for a request: of its CPU, which is the limit, 1 / rate.
+    Burnt CPU time is known beside what native takes for a request, ``request_s`` of its CPU, in the blocks in which the
+    two were compared. That is its cost in throughput too: what keeps the CPU from native (time that another machine
+    takes) keeps it from who burns, as long.
     """
     values, share = entry["values"], entry.get("share")
     throughput = metric.name == "rate_per_s"
     if share is not None:
         return ("CPU quota" if QUOTA in values else "link rate", float(share)) if throughput else None
-    if EXTRA not in values:
+    known_s = request_s[np.isfinite(request_s)]
+    if EXTRA not in values or len(known_s) == 0:
         return None
-    extra_s = float(values[EXTRA]) / 1e9
-    return "burnt CPU time", 1 / (1 + extra_s * native) if throughput else 1 + extra_s * 1000 / native
+    more = float(np.exp(np.mean(np.log1p(float(values[EXTRA]) / 1e9 / known_s))))
+    return "burnt CPU time", 1 / more if throughput else more
 
 
 def _recovered(arm: Arm, metric: Metric, condition: Condition, truth: tuple[str, float], logs: Floats) -> Known:

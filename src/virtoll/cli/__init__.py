@@ -69,8 +69,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _end(_EXIT_CODES[error.errno], f"virtoll: {error.strerror}{where}")
 
 
-# Of what a system refuses whatever is asked of it: a word too long for a path, a disk that is full or broken.
-_EXIT_CODES = {errno.ENAMETOOLONG: 2, errno.ENOSPC: 4, errno.EDQUOT: 4, errno.EIO: 4}
+# Of what a system refuses whatever is asked of it: a word too long for a path; a disk that is full, broken, not to be
+# written to, or without locks.
+_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOLCK)
+_EXIT_CODES = {errno.ENAMETOOLONG: 2, **dict.fromkeys(_DISKS, 4)}
 _WRITES_FILES = ("keep", "report")  # and make nothing else
 
 

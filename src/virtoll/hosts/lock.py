@@ -85,7 +85,8 @@ def _signed(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.ftruncate(descriptor, 0)
+        with suppress(OSError):  # nor does a disk that can be written to no longer hide what went wrong
+            os.ftruncate(descriptor, 0)
 
 
 def _take(descriptor: int, path: Path) -> None:

@@ -17,6 +17,7 @@ from virtoll.errors import HostError
 
 STATE, CACHE = Path("/var/lib/virtoll"), Path("/var/cache/virtoll")  # virtoll's own, where nothing else is named
 
+_TOP = Path("/")
 _MOST_LINKS = 40  # as the kernel has it
 
 
@@ -42,8 +43,9 @@ def without_links(directory: Path) -> Path:
 def make(top: Path, *below: str) -> Path:
     """``top``/below, made where it is missing; each of them is 0700 afterwards. HostError as of `trusted`.
 
-    A looser directory is tightened if nobody else loses by it: one that is empty, one that others cannot reach anyhow,
-    or virtoll's own. Any other is refused; so is one that others could write to until now, unless it is empty.
+    A looser directory is tightened if nobody else loses by it: one that is empty (not right below /: /srv is empty
+    until a server's files come), one that others cannot reach anyhow, or virtoll's own. Any other is refused; so is one
+    that others could write to until now, unless it is empty.
     """
     path = top
     _make_one(top)
@@ -83,8 +85,10 @@ def _tighten(path: Path) -> None:
     if (mode := _others_write(path, state)) and not is_empty:
         what = f"others could write to it until now ({mode}), and it is not empty"
         raise _refused(path, what, f"see what is in it, remove it, and run virtoll again: rm -r {path}")
-    if not (is_empty or path in (STATE, CACHE) or _is_out_of_reach(path)):
-        what = f"others use it (mode {stat.S_IMODE(state.st_mode):04o}), it is not empty, and must be root's alone"
+    is_spare = is_empty and path.parent != _TOP
+    if not (is_spare or path in (STATE, CACHE) or _is_out_of_reach(path)):
+        what = f"others {'may ' * is_empty}use it (mode {stat.S_IMODE(state.st_mode):04o})"
+        what += ", and it must be root's alone" if is_empty else ", it is not empty, and must be root's alone"
         raise _refused(path, what, f"chmod 700 {path}, if all of it is virtoll's")
     path.chmod(0o700)
 

@@ -420,8 +420,9 @@ def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Con
     try:
         _expect(child.stdout.readline(), b"ready\n", purpose)
         ledger.keep("process", Keeper.of(child.pid, purpose).name)
-        child.stdin.write(b"go\n")
-        child.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: what it said of that comes next
+            child.stdin.write(b"go\n")
+            child.stdin.flush()
         _expect(child.stdout.readline(), b"done\n", purpose)
     except BaseException:
         end_session(child)

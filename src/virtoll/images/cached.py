@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from virtoll.files import durable
@@ -34,7 +35,8 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
                 make(partial)
                 durable.rename_tree(partial, path)
             except BaseException:
-                remove(partial)  # a failed build must not keep the disk full
+                with suppress(OSError):  # which would hide why it failed; and the next one removes it
+                    remove(partial)  # a failed build must not keep the disk full
                 raise
     return path
 

@@ -30,6 +30,7 @@ METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, U
 _INIT = Path(__file__).with_name("guest_init.sh")
 _APT_LISTS = Path("/var/lib/apt/lists")
 _ORDER = "modules.dep"  # what depmod notes
+_ROOT = Path("/")
 _IN_ENGLISH = {"LC_ALL": "C"}  # apt-cache speaks the user's language, and what it says is read here
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
 
@@ -99,7 +100,7 @@ def kernel_problem(host: Host, own: Path | None = None, devices: Devices = VIRTI
     if problem := busybox.problem(host):
         return problem
     if own is not None:
-        return None if own.is_file() else _no_kernel(host, own).problem
+        return _own_problem(own) if own.is_file() else _no_kernel(host, own).problem
     try:
         if busybox.static() is None or not _newest_is_known(_newest(devices)):
             kernel_package(host)
@@ -122,16 +123,14 @@ def _known_newest(devices: Devices) -> Path | None:
 
 
 def _known_of_own(host: Host, own: Path, devices: Devices) -> Path | None:
-    """The entry of a kernel of the user's; None where it is not there, or its modules' order was not noted yet."""
-    directory = Path("/lib/modules") / kernel_version(own.read_bytes(), str(own)) if own.is_file() else None
-    is_noted = directory is not None and (not directory.is_dir() or (directory / _ORDER).exists())
-    return _own_entry(host, own, devices) if is_noted else None
+    """The entry of a kernel of the user's; None where it is not there."""
+    return _own_entry(host, own, devices) if own.is_file() else None
 
 
 def _own_entry(host: Host, own: Path, devices: Devices) -> Path:
     """By the kernel, and the drivers that it gets: a version's modules may be installed, or built anew, at any time."""
     image = own.read_bytes()
-    modules = driver_modules(host, Path("/"), kernel_version(image, str(own)), devices)
+    modules = driver_modules(host, _ROOT, kernel_version(image, str(own)), devices)
     parts = [image, *(part for module in modules for part in (module.name.encode(), module.read_bytes()))]
     digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe(devices)}"
@@ -146,6 +145,22 @@ def _busybox() -> bytes:
 
 def _no_kernel(host: Host, own: Path) -> HostError:
     return HostError(f"there is no kernel {own}", where=host.where, remedy="correct kernel = PATH in the study file")
+
+
+def _own_problem(own: Path) -> Problem | None:
+    try:
+        directory = _ROOT / "lib/modules" / kernel_version(own.read_bytes(), str(own))
+    except HostError as error:
+        return error.problem
+    except OSError:  # only root may read it, and learns the rest
+        return None
+    return _no_order(directory).problem if directory.is_dir() and not (directory / _ORDER).exists() else None
+
+
+def _no_order(directory: Path) -> HostError:
+    """Of modules that are the user's own, where nothing is written."""
+    what = f"in which order these modules are loaded was not noted: there is no {_ORDER}"
+    return HostError(what, where=str(directory), remedy=f"depmod {directory.name}")
 
 
 def _newest(devices: Devices) -> Path:
@@ -198,7 +213,7 @@ def _from_file(host: Host, own: Path, progress: Callable[[str], None], devices: 
     def make(partial: Path) -> None:
         progress(f"making an initramfs for {own}")
         partial.mkdir()
-        _write_entry(host, partial, own, Path("/"), devices)
+        _write_entry(host, partial, own, _ROOT, devices)
 
     return cached(_own_entry(host, own, devices), make)
 
@@ -270,6 +285,8 @@ def driver_modules(host: Host, tree: Path, version: str, devices: Devices) -> li
     if not directory.is_dir():
         return []
     if not (directory / _ORDER).exists():
+        if tree == _ROOT:
+            raise _no_order(directory)
         host.run(["depmod", "-b", str(tree), version])
     shown = [
         host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from virtoll.errors import HostError
+from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import inside
 from virtoll.images.bounds import Bounds
 from virtoll.images.cached import remove
@@ -99,9 +100,23 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
         state = path.lstat()
         if path != root:
             yield path, state
-        if stat.S_ISDIR(state.st_mode) and state.st_dev == device:
+        if stat.S_ISDIR(state.st_mode) and state.st_dev != device:
+            _expect_mounted(path)
+        elif stat.S_ISDIR(state.st_mode):
             names = sorted(os.listdir(path), reverse=True)  # noqa: PTH208 (a list of names is all that is needed)
             todo += [path / name for name in names if path != root or name not in _MADE]
+
+
+def _expect_mounted(path: Path) -> None:
+    """HostError where a directory of another device is no mount point: it is a subvolume of btrfs, which is part of
+    the tree, and unseen by all that keeps to one device (cp, find, tar).
+    """
+    if os.path.realpath(path) not in mount_points(Path(MOUNTINFO).read_bytes()):
+        raise HostError(
+            "it is a subvolume of its own, of which nothing would come into the image",
+            where=str(path),
+            remedy="copy the whole into a plain directory, and name that: cp --archive",
+        )
 
 
 def _without_the_unfit(rootfs: Path, where: str) -> list[str]:

@@ -7,13 +7,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from virtoll.hosts import ledger as ledgers
-from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
-from virtoll.images.rootfs import remove_unfinished
 from virtoll.networks.base import network_modes
 from virtoll.run import doctor
-from virtoll.run.alone import alone
+from virtoll.run.alone import alone, remove_all_left
 
 # Lines that are told to somebody, by whoever it is.
 _Lines = Annotated[list[Annotated[str, Field(max_length=4000)]], Field(max_length=10_000)]
@@ -58,10 +55,7 @@ def clock() -> Clock:
 
 def cleaned() -> Cleaned:
     """Remove what killed runs left here, and untune it, as `virtoll clean` does."""
-    host = LocalHost()
-    with alone(host, everywhere=True) as removed:
-        untuned = ledgers.clean(host, tuning.directory())
-        return Cleaned(removed=[*removed, *untuned, *remove_unfinished(host)])
+    return Cleaned(removed=remove_all_left(LocalHost()))
 
 
 def examined() -> Examined:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 
 from virtoll.cli import common
-from virtoll.hosts import tuning
-from virtoll.hosts.ledger import LEFT, clean
+from virtoll.hosts.ledger import LEFT
 from virtoll.hosts.local import LocalHost
-from virtoll.images.rootfs import remove_unfinished
 from virtoll.plain import printable
-from virtoll.run.alone import alone
+from virtoll.run.alone import remove_all_left
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -20,20 +18,16 @@ def do(arguments: argparse.Namespace) -> int:
         from virtoll.run.there import Cleaned
 
         removed = asked(arguments.host, "clean", Cleaned).removed
-        _tell(removed)
     else:
         common.require_root()
-        with alone(LocalHost(), everywhere=True) as removed:  # a run that begins meanwhile is told who is at work
-            try:
-                removed.extend(clean(LocalHost(), tuning.directory()))
-                removed.extend(remove_unfinished(LocalHost()))
-            finally:
-                _tell(removed)
+        removed = remove_all_left(LocalHost())
+    tell(removed)
     count = sum(not line.startswith(LEFT) for line in removed)
     print("nothing was left" if not removed else f"{count} removed")
     return 0
 
 
-def _tell(removed: list[str]) -> None:
+def tell(removed: list[str]) -> None:
+    """Print what was removed, and what was left as it is."""
     for line in removed:
         print(printable(line if line.startswith(LEFT) else f"removed {line}"))
