@@ -336,6 +336,23 @@ def test_on_version_2_a_group_is_made_anew_whose_parent_goes_meanwhile(
     assert (tmp_path / TOP / "cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
+def test_on_version_2_a_realtime_process_that_keeps_the_cpu_controller_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With RT_GROUP_SCHED it is not handed down while one is in a group below the root's (cgroup-v2.rst, "CPU")."""
+    written = Path.write_text
+
+    def refused(path: Path, text: str, encoding: str) -> int:
+        if path.name == "cgroup.subtree_control":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return written(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    with pytest.raises(HostError, match="cannot write 'cpu': Invalid argument") as raised:
+        make(Hierarchies(2, {"cpu": tmp_path}), TOP)
+    assert "of realtime policy" in raised.value.problem.remedy
+
+
 def _wait_for(group: Cgroup, count: int) -> None:
     deadline = time.monotonic() + 300  # a busy machine forks slowly
     while len(group.pids()) < count:

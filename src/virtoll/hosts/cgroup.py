@@ -605,4 +605,7 @@ def _cannot_write(path: Path, value: str, error: OSError) -> HostError:
     if error.errno == errno.EINVAL and path.name == "cpuset.cpus":  # cpuset(7)
         theirs = "cpuset.cpu_exclusive, which `cset shield` sets, or a partition"
         remedy = f"end the group beside those in this path that has some of these CPUs to itself ({theirs})"
+    if error.errno == errno.EINVAL and path.name == "cgroup.subtree_control":  # cgroup-v2.rst, "CPU"
+        realtime = "processes of realtime policy are in control groups: `ps -eLo cls,pid,comm | grep -E '^ *(FF|RR)'`"
+        remedy = f"{realtime}; end them, or put them into the root's (cgroup.procs); or a kernel without RT_GROUP_SCHED"
     return HostError(f"cannot write {value!r}: {error.strerror}", where=str(path), remedy=remedy)
