@@ -359,6 +359,35 @@ def test_a_burnt_cost_is_beside_native_where_the_two_were_compared(right: Findin
     assert changed.found == pytest.approx(changed.true, rel=0.05)
 
 
+def test_each_part_is_held_against_what_was_true_in_it(right: Findings) -> None:
+    """A machine half as fast in its second half: the mean of both halves' truths is true of neither."""
+
+    def slower(matrix: Matrix, computing: int) -> None:
+        cpu, half = matrix.values("cpu_s_per_1000"), len(matrix.blocks) // 2
+        extra = {entry["arm"]["label"]: (entry.get("values") or {}).get(EXTRA, 0) / 1e6 for entry in right.run.study["arms"]}
+        for at, arm in enumerate(matrix.arms):
+            cpu[half:, at, computing] = 2 * cpu[half:, at, computing] - extra[arm.label]
+
+    for before, after in zip(
+        *(burnt(one, "cpu_s_per_1000") for one in (found(right), again(right, slower))), strict=True
+    ):
+        assert after.is_covered
+        assert after.parts_covered >= before.parts_covered - 1
+
+
+def test_two_natives_that_are_left_alone_are_compared_once(right: Findings) -> None:
+    """With copies that were lost both were tested, and native itself was the odd one."""
+
+    def lost(matrix: Matrix, computing: int) -> None:
+        rates = matrix.values("rate_per_s")[:, :, computing]
+        for copy in range(1, 5):
+            rates[:, at(matrix, f" (copy {copy})")] = math.nan
+        rates[:, at(matrix, "")] *= 0.95
+
+    (odd,) = [odd for odd in again(right, lost).odd if odd.title == "Throughput"]
+    assert odd.arm == "native+host (again)"
+
+
 def test_an_equal_arm_that_was_mostly_lost_hides_no_odd_one(right: Findings) -> None:
     def lost(matrix: Matrix, computing: int) -> None:
         rates = matrix.values("rate_per_s")[:, :, computing]

@@ -281,7 +281,9 @@ impl Peer {
 
     fn count(&mut self, datagram: &[u8]) {
         #[cfg(test)]
-        (self.sent += 1);
+        {
+            self.sent += 1;
+        }
         if payload_type(datagram).is_some() {
             self.outgoing.packets += 1;
             self.outgoing.bytes += datagram.len() as u64;

@@ -102,6 +102,18 @@ fn answered_once(worker: &mut Worker<Http>, listener: &TcpListener) -> TcpStream
     server
 }
 
+/// The other end of each slot's connection, in the slots' order: those of several CPUs may come in another.
+fn accepted(worker: &Worker<Http>, listener: &TcpListener) -> Vec<TcpStream> {
+    let port_of = |slot: &Slot<_>| {
+        let twin = slot.fd.as_ref().unwrap().try_clone().unwrap();
+        TcpStream::from(twin).local_addr().unwrap().port()
+    };
+    let ports: Vec<_> = worker.slots.iter().map(port_of).collect();
+    let mut servers: Vec<_> = ports.iter().map(|_| listener.accept().unwrap()).collect();
+    servers.sort_by_key(|(_, from)| ports.iter().position(|port| *port == from.port()));
+    servers.into_iter().map(|(server, _)| server).collect()
+}
+
 /// What it is asked; it waits for that.
 fn answer(worker: &mut Worker<Http>, server: &mut TcpStream) {
     until_all_is_sent(worker);
@@ -355,7 +367,7 @@ fn what_waits_until_others_are_taken_up_waits_for_the_generator() {
     the_clock_says(&[8]);
     worker.dispatch(8 * MS).unwrap();
     assert_eq!(worker.in_flight, 8);
-    let mut servers: Vec<_> = (0..8).map(|_| listener.accept().unwrap().0).collect();
+    let mut servers = accepted(&worker, &listener);
     for (slot, server) in servers.iter_mut().enumerate() {
         answer(&mut worker, server);
         until_slot_has(&worker, slot, libc::POLLIN);
@@ -378,7 +390,7 @@ fn missing_ms(answers: u64) -> [i64; 2] {
     (0..answers).for_each(|_| budget.answered(40 * MS, false));
     let mut worker = closed(&listener, budget, 3);
     worker.dispatch(1).unwrap();
-    let mut servers: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
+    let mut servers = accepted(&worker, &listener);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     // The first in the lead-in and, again, in the window; the second in the window alone, the third never.
     for (user, ms) in [(0, 50), (0, 140), (1, 130)] {

@@ -179,9 +179,9 @@ def _noise(bench: _Bench, metric: Metric, condition: Condition, trial_s: float) 
     freedom = sum(each.freedom for each in whole)
     sd = math.sqrt(sum(each.deviation**2 * each.freedom for each in whole) / freedom)
     p_values = [p_difference(part) for pair in pairs for part in _by_part(pair)]
-    judged = [p for p in p_values if not math.isnan(p)]  # not where a part's differences are all alike, but not 0
-    if not judged:  # where many trials were lost: no part holds two blocks of any pair
+    if not p_values:  # where many trials were lost: no part holds two blocks of any pair
         return None
+    judged = [p for p in p_values if not math.isnan(p)]  # not where a part's differences are all alike, but not 0
     alarms = sum(p < 1 - LEVEL for p in judged)
     block_s = trial_s * TYPICAL_ARMS
     fits = {str(minutes): int(minutes * 60 / block_s) if block_s > 0 else 0 for minutes in MINUTES}
@@ -214,7 +214,8 @@ def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
 
     The one that differs most comes first, and is no equal of the others any more: it would make each of them differ.
     """
-    logs = {arm.label: bench.logs(metric, arm, condition) for arm in bench.equal(condition)}
+    each = ((arm.label, bench.logs(metric, arm, condition)) for arm in bench.equal(condition))
+    logs = {arm: mine for arm, mine in each if np.isfinite(mine).sum() >= 2}
     tables = len(_JUDGED) * len(bench.matrix.conditions)
     while len(logs) > 1:
         apart = {
@@ -248,31 +249,34 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
         judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
         for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
             logs = log_ratios(bench.matrix, metric.name)[:, bench.matrix.arms.index(arm), number]
-            truth = _truth(entry, metric, bench.request_s(condition)[np.isfinite(logs)])
-            if truth is not None and np.isfinite(logs).sum() >= 2:
+            truth = _truth(entry, metric, bench.request_s(condition))
+            if truth is not None and np.isfinite(logs - truth[1]).sum() >= 2:
                 yield _recovered(arm, metric, condition, truth, logs)
 
 
-def _truth(entry: Mapping[str, Any], metric: Metric, request_s: Floats) -> tuple[str, float] | None:
-    """How a cost was made, and the true ratio to native; None where a metric does not show it, or nobody knows.
+def _truth(entry: Mapping[str, Any], metric: Metric, request_s: Floats) -> tuple[str, Floats] | None:
+    """How a cost was made, and the true ratio to native by block, as a logarithm (nan: not known); None where a metric
+    does not show it.
 
-    Burnt CPU time is known beside what native takes for a request, ``request_s`` of its CPU, in the blocks in which the
-    two were compared. That is its cost in throughput too: what keeps the CPU from native (time that another machine
-    takes) keeps it from who burns, as long.
+    Burnt CPU time is known beside what native takes for a request there, ``request_s`` of its CPU. That is its cost in
+    throughput too: what keeps the CPU from native (time that another machine takes) keeps it from who burns, as long.
     """
     values, share = entry["values"], entry.get("share")
     throughput = metric.name == "rate_per_s"
     if share is not None:
-        return ("CPU quota" if QUOTA in values else "link rate", float(share)) if throughput else None
-    known_s = request_s[np.isfinite(request_s)]
-    if EXTRA not in values or len(known_s) == 0:
+        way = "CPU quota" if QUOTA in values else "link rate"
+        return (way, np.full_like(request_s, math.log(share))) if throughput else None
+    if EXTRA not in values:
         return None
-    more = float(np.exp(np.mean(np.log1p(float(values[EXTRA]) / 1e9 / known_s))))
-    return "burnt CPU time", 1 / more if throughput else more
+    more = np.log1p(float(values[EXTRA]) / 1e9 / request_s)
+    return "burnt CPU time", -more if throughput else more
 
 
-def _recovered(arm: Arm, metric: Metric, condition: Condition, truth: tuple[str, float], logs: Floats) -> Known:
+def _recovered(arm: Arm, metric: Metric, condition: Condition, truth: tuple[str, Floats], logs: Floats) -> Known:
+    """What was told of a cost, over the blocks in which it is known; held against what it was in each."""
     way, true = truth
+    off = logs - true
+    logs = np.where(np.isfinite(off), logs, np.nan)
     whole, short = summarise(logs), _by_part(logs)
     told = ratio(whole, "")
     costs = [_cost(metric, each) for each in (told.value, told.low or told.value, told.high or told.value)]
@@ -283,15 +287,15 @@ def _recovered(arm: Arm, metric: Metric, condition: Condition, truth: tuple[str,
             "condition": condition.label(),
             "metric": metric.name,
             "title": metric.title,
-            "true": _cost(metric, true),
+            "true": _cost(metric, math.exp(float(np.mean(true[np.isfinite(off)])))),
             "found": costs[0],
             "low": min(costs[1:]),
             "high": max(costs[1:]),
             "is_found": _is_cost(metric, whole),
-            "is_covered": _covers(whole, true),
+            "is_covered": _is_covered(summarise(off)),
             "parts": len(short),
             "parts_found": sum(_is_cost(metric, part) for part in short),
-            "parts_covered": sum(_covers(part, true) for part in short),
+            "parts_covered": sum(_is_covered(part) for part in _by_part(off)),
         }
     )
 
@@ -305,5 +309,6 @@ def _is_cost(metric: Metric, summary: Summary) -> bool:
     return is_worse and p_difference(summary) < 1 - LEVEL
 
 
-def _covers(summary: Summary, true: float) -> bool:
-    return abs(math.log(true) - summary.mean) <= summary.half_width() + 1e-12  # rounding alone is no miss
+def _is_covered(off: Summary) -> bool:
+    """Whether what was told is off the truth by no more than chance."""
+    return abs(off.mean) <= off.half_width() + 1e-12  # rounding alone is no miss

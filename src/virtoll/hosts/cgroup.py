@@ -605,7 +605,8 @@ def _cannot_write(path: Path, value: str, error: OSError) -> HostError:
     if error.errno == errno.EINVAL and path.name == "cpuset.cpus":  # cpuset(7)
         theirs = "cpuset.cpu_exclusive, which `cset shield` sets, or a partition"
         remedy = f"end the group beside those in this path that has some of these CPUs to itself ({theirs})"
-    if error.errno == errno.EINVAL and path.name == "cgroup.subtree_control":  # cgroup-v2.rst, "CPU"
-        realtime = "processes of realtime policy are in control groups: `ps -eLo cls,pid,comm | grep -E '^ *(FF|RR)'`"
-        remedy = f"{realtime}; end them, or put them into the root's (cgroup.procs); or a kernel without RT_GROUP_SCHED"
+    is_handed_down = path.name == "cgroup.subtree_control"
+    if error.errno == errno.EINVAL and is_handed_down and "cpu" in value.split():  # cgroup-v2.rst, "CPU"
+        listed = "`ps -eLo cls,pid,cgroup,comm | grep -E '^ *(FF|RR)'`, those of a group that is not /"
+        remedy = f"processes of realtime policy are in control groups ({listed}): end them, or put them into the root's"
     return HostError(f"cannot write {value!r}: {error.strerror}", where=str(path), remedy=remedy)

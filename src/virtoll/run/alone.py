@@ -52,9 +52,11 @@ def remove_all_left(host: LocalHost) -> list[str]:
                 removed += step()
             except HostError as error:
                 failures.append(error)
+            except OSError as error:
+                failures.append(HostError(str(error.strerror), where=str(error.filename or host.where)))
     if failures:
         done = (line if line.startswith(ledgers.LEFT) else f"removed: {line}" for line in removed)
-        remedies = dict.fromkeys(error.problem.remedy for error in failures)
+        remedies = dict.fromkeys(error.problem.remedy for error in failures if error.problem.remedy)
         raise HostError(
             "\n".join([*(error.problem.what for error in failures), *done]),
             where=", ".join(dict.fromkeys(error.problem.where for error in failures)),

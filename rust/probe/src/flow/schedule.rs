@@ -11,8 +11,8 @@ pub const MOST_START_NS: u64 = i64::MAX as u64;
 /// How the departures of a segment lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// `count` departures, one each `interval_ns`; the first is due so many intervals (`wait`, below 1, and
-    /// by 1e-6 below 0 at the least) after the segment's start.
+    /// `count` departures, one each `interval_ns`; the first is due so many intervals (`wait`, below 1, and no further
+    /// below 0 than by 1e-6) after the segment's start.
     Every {
         interval_ns: f64,
         wait: f64,
@@ -42,7 +42,10 @@ impl Segment {
     fn timed(start_ns: u64, duration_ns: u64, interval_ns: f64, wait: f64) -> Segment {
         // The last one departs before the end, also where the division is off by its last bit.
         let count = (duration_ns as f64 / interval_ns - wait - 1e-6).ceil();
-        let count = count.max(0.0) as u64;
+        let count = match interval_ns.is_infinite() {
+            true => 0, // also of what is due by what that division is off
+            false => count.max(0.0) as u64,
+        };
         Segment {
             start_ns,
             end_ns: start_ns + duration_ns,
@@ -311,6 +314,21 @@ mod tests {
             prop_assert!(number as f64 * interval_ns >= segment.end_ns as f64 - off_ns);
         }
         Ok(())
+    }
+
+    #[test]
+    fn silence_holds_nothing_that_is_due_where_it_begins() {
+        let before = Segment {
+            start_ns: 0,
+            end_ns: 1_000_001,
+            pace: Pace::Every {
+                interval_ns: 1e6,
+                wait: -1e-6,
+                count: 1,
+            },
+        };
+        assert!(before.wait_after() < -1e-6);
+        assert_eq!(before.then(1000, f64::INFINITY).intended(), Some(0));
     }
 
     /// Its twelfth departure is due 1.3 ns before a window ends, and all after that were late by as much.

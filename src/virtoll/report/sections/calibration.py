@@ -64,8 +64,8 @@ class Trust(Section):
             "interval is exact (Clopper-Pearson). An arm is called odd where it differs from the mean of its equals "
             "over the whole run at 5 % over all arms, metrics and conditions.",
             "**What is true** of a quota and of a link's rate is their ratio to native's. CPU time that a request "
-            "burns more is set beside what native takes for one in this run. The kernel's own work for packets is "
-            "outside of a quota: it costs a little less than it says.",
+            "burns more is set beside what native takes of its CPU for one, in the same blocks. The kernel's own work "
+            "for packets is outside of a quota: it costs a little less than it says.",
             "**The smallest cost** is that which a t test of as many blocks as fit into the time finds with 90 % "
             "(exact, noncentral t), with native, native again and one more arm under one condition, at the spread seen "
             "here.",
