@@ -364,7 +364,8 @@ def test_each_part_is_held_against_what_was_true_in_it(right: Findings) -> None:
 
     def slower(matrix: Matrix, computing: int) -> None:
         cpu, half = matrix.values("cpu_s_per_1000"), len(matrix.blocks) // 2
-        extra = {entry["arm"]["label"]: (entry.get("values") or {}).get(EXTRA, 0) / 1e6 for entry in right.run.study["arms"]}
+        entries = right.run.study["arms"]
+        extra = {each["arm"]["label"]: (each.get("values") or {}).get(EXTRA, 0) / 1e6 for each in entries}
         for at, arm in enumerate(matrix.arms):
             cpu[half:, at, computing] = 2 * cpu[half:, at, computing] - extra[arm.label]
 
