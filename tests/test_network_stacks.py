@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -247,6 +248,26 @@ def test_a_port_that_is_taken_is_told(lab: Lab, name: str) -> None:
     with taken, pytest.raises(PlatformError) as raised, beside(lab, ready(mode), (Port(80),)):
         pass
     assert ("refuses" if name == "slirp4netns" else "has ended") in str(raised.value)
+
+
+@pytest.mark.machine
+def test_what_is_mounted_below_a_shared_mount_outlives_slirp4netns(tmp_path: Path) -> None:
+    """After somebody's `ip netns add` every lab's namespaces went with the first slirp4netns; with systemd more than
+    those. Here in a mount namespace of the test's own, whose peer the program's is.
+    """
+    place, address = tmp_path / "shared", "198.18.1.1"
+    place.mkdir()
+    apart = ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", stacks._TRY, "sh"]
+    command = Slirp4netnsNetwork().command(stacks._TRIED, Link(), address, ())
+    argv = [*apart, stacks.TOWARDS_GENERATOR, address, stacks._TRIED, *command]
+    script = (
+        'mount -t tmpfs none "$1"; mount --make-shared "$1"; mkdir "$1/below"; mount -t tmpfs none "$1/below"; '
+        'place=$1; shift; "$@"; mountpoint "$place/below"'
+    )
+    outer = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", script, "sh", str(place)]
+    done = subprocess.run([*outer, *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{place}/below is a mountpoint\n")
 
 
 def _until(condition, within_s: float = 600.0) -> None:  # type: ignore[no-untyped-def]

@@ -11,6 +11,10 @@ from virtoll.networks.wires import Link
 from virtoll.offers import Port, Protocol
 
 MTU_BYTES = 65_520  # Podman's default; slirp4netns takes one more at most
+# As root its sandbox takes all mounts but the root's away in a copy that is the machine's peer still (it makes `/` private,
+# and nothing below it): what is mounted below a shared mount would go from the machine, too. `ip netns add` makes
+# /run/netns one, and systemd all. Podman's is in a user namespace, where the kernel sees to that.
+_APART = ("unshare", "--mount", "--propagation=private", "--")
 
 
 class Slirp4netnsNetwork(StackNetwork):
@@ -30,7 +34,7 @@ class Slirp4netnsNetwork(StackNetwork):
     def command(self, netns: str, link: Link, address: str, ports: tuple[Port, ...]) -> list[str]:
         """See `StackNetwork.command`."""
         del address, ports
-        command = [self.program, "--disable-host-loopback", f"--mtu={MTU_BYTES}", "--enable-sandbox"]
+        command = [*_APART, self.program, "--disable-host-loopback", f"--mtu={MTU_BYTES}", "--enable-sandbox"]
         command += ["--enable-seccomp", "--configure", f"--macaddress={link.instance_mac}"]
         return [*command, f"--api-socket={Stack.SOCKET}", "--netns-type=path", f"/run/netns/{netns}", "eth0"]
 
