@@ -55,11 +55,11 @@ def main(directory: Path) -> None:
     on_fakes(patch, {"b01-t0001": "limits in force"})
 
     @contextmanager
-    def alone(_host: object, **_options: object) -> Iterator[list[str]]:
+    def alone(_host: object) -> Iterator[list[str]]:
         yield ["a thing"]
 
-    for verb in (doctor_verb, clean):
-        patch.setattr(verb, "alone", alone)
+    patch.setattr(doctor_verb, "alone", alone)
+    patch.setattr(clean, "remove_all_left", lambda _host: ["a thing"])
     patch.setattr(begin, "_load", nothing)
     for name, instead in UNDRAWN.items():
         patch.setattr(build, name, instead)
