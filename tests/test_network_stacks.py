@@ -28,7 +28,7 @@ from virtoll.networks.base import Attachment, network_modes
 from virtoll.networks.pasta import PastaNetwork
 from virtoll.networks.slirp4netns import Slirp4netnsNetwork
 from virtoll.networks.stacks import StackNetwork
-from virtoll.networks.wires import Link
+from virtoll.networks.wires import TOWARDS_GENERATOR, Link
 from virtoll.offers import Port
 from virtoll.platforms import container_network
 from virtoll.platforms.container_network import Network
@@ -259,7 +259,7 @@ def test_what_is_mounted_below_a_shared_mount_outlives_slirp4netns(tmp_path: Pat
     place.mkdir()
     apart = ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", stacks._TRY, "sh"]
     command = Slirp4netnsNetwork().command(stacks._TRIED, Link(), address, ())
-    argv = [*apart, stacks.TOWARDS_GENERATOR, address, stacks._TRIED, *command]
+    argv = [*apart, TOWARDS_GENERATOR, address, stacks._TRIED, *command]
     script = (
         'mount -t tmpfs none "$1"; mount --make-shared "$1"; mkdir "$1/below"; mount -t tmpfs none "$1/below"; '
         'place=$1; shift; "$@"; mountpoint "$place/below"'

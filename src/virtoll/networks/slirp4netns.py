@@ -11,9 +11,9 @@ from virtoll.networks.wires import Link
 from virtoll.offers import Port, Protocol
 
 MTU_BYTES = 65_520  # Podman's default; slirp4netns takes one more at most
-# As root its sandbox takes all mounts away in a copy that is the machine's peer still (it makes `/` private, and nothing
-# below it): what is mounted below a shared mount would go from the machine, too. `ip netns add` makes /run/netns one, and
-# systemd all. Podman's is in a user namespace, where the kernel sees to that.
+# As root its sandbox takes all mounts away in a copy that is the machine's peer still (it makes `/` private, and
+# nothing below it): what is mounted below a shared mount would go from the machine, too. `ip netns add` makes
+# /run/netns one, and systemd all. Podman's is in a user namespace, where the kernel sees to that.
 _APART = ("unshare", "--mount", "--propagation=private", "--")
 
 
