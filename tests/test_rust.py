@@ -22,11 +22,12 @@ said=$(tc qdisc add dev lo root tbf rate 40mbit burst 1600 latency 200ms 2>&1) |
     *) echo "$said"; exit 1 ;;
 esac
 "$0" -c '
-import socket
+import os, socket
 target, source = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
 target.bind(("127.0.0.99", 0))
 source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-while True:
+parent = os.getppid()
+while os.getppid() == parent:  # else it outlives who began it
     source.sendto(bytes(1000), target.getsockname())
 ' &
 ended=0

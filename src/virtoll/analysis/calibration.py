@@ -126,23 +126,18 @@ class _Bench:
         logs = [self.logs(metric, arm, condition) for arm in arms]
         return [other - one for one, other in zip(logs[::2], logs[1::2], strict=False)]
 
+    def native_logs(self, name: str, condition: Condition) -> Floats:
+        """Native's logarithms of a metric by block, the mean of both of its arms; nan where neither is known."""
+        if name not in self.matrix.metrics or self.matrix.baseline is None:
+            return np.full(len(self.matrix.blocks), np.nan)
+        return mean_of_known(
+            [self.logs(self.matrix.metrics[name], native, condition) for native in self.matrix.natives]
+        )
+
     def native(self, name: str, condition: Condition) -> float:
         """Native's geometric mean of a metric, over both of its arms; nan where it has none."""
-        if name not in self.matrix.metrics or self.matrix.baseline is None:
-            return math.nan
-        each = [self.logs(self.matrix.metrics[name], native, condition) for native in self.matrix.natives]
-        logs = mean_of_known(each)
+        logs = self.native_logs(name, condition)
         return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else math.nan
-
-    def request_s(self, condition: Condition) -> Floats:
-        """What native took of its CPU for a request, in seconds by block: the geometric mean of both of its arms; nan
-        where neither is known.
-        """
-        metric = self.matrix.metrics.get(METRICS[1])
-        if metric is None or self.matrix.baseline is None:
-            return np.full(len(self.matrix.blocks), np.nan)
-        each = [self.logs(metric, native, condition) for native in self.matrix.natives]
-        return np.asarray(np.exp(mean_of_known(each)) / 1000)
 
     def unlimited(self, condition: Condition) -> str:
         """Why what slows an arm's CPU, or its link, costs no throughput that is known: it was not the limit, or nobody
@@ -247,9 +242,10 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
         return
     for number, condition in enumerate(bench.matrix.conditions):
         judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
+        request_s = np.exp(bench.native_logs(METRICS[1], condition)) / 1000
         for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
             logs = log_ratios(bench.matrix, metric.name)[:, bench.matrix.arms.index(arm), number]
-            truth = _truth(entry, metric, bench.request_s(condition))
+            truth = _truth(entry, metric, request_s)
             if truth is not None and np.isfinite(logs - truth[1]).sum() >= 2:
                 yield _recovered(arm, metric, condition, truth, logs)
 

@@ -53,7 +53,7 @@ def remove_all_left(host: LocalHost) -> list[str]:
             except HostError as error:
                 failures.append(error)
             except OSError as error:
-                failures.append(HostError(str(error.strerror), where=str(error.filename or host.where)))
+                failures.append(HostError(error.strerror or str(error), where=str(error.filename or host.where)))
     if failures:
         done = (line if line.startswith(ledgers.LEFT) else f"removed: {line}" for line in removed)
         remedies = dict.fromkeys(error.problem.remedy for error in failures if error.problem.remedy)
