@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from bench._rounds import DEFAULT_LOCATION, Location, block_ratios
 from synthetic import AGAIN, NATIVE
-from virtoll.analysis.components import Cell, Components, components, pull
+from virtoll.analysis.components import Cell, Components, components
 from virtoll.analysis.estimates import mean_of_known
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import DECLARED_MARGIN, Row, Toll, judge_family, noise, over_conditions
+from virtoll.analysis.rounds import pull
 from virtoll.record.model import Arm
 
 Floats = npt.NDArray[np.float64]

@@ -22,16 +22,16 @@ from virtoll.lab.others import Look
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
-from virtoll.monitor import Watched
+from virtoll.monitor import Tries, Watched
 from virtoll.monitor.meters import Row
 from virtoll.offers import Content, Http, HttpObject, Offer, Port
 from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
-from virtoll.trial import audit, disturbance, experiment, limits, proofs
+from virtoll.trial import audit, disturbance, experiment, limits, proofs, subjects
 from virtoll.trial.company import Companion, Company
-from virtoll.trial.experiment import LabExperiment
+from virtoll.trial.experiment import Known, LabExperiment
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, Treatment
 
@@ -108,6 +108,8 @@ class Stage:
     notes: list[Notes] = field(default_factory=list)  # of the trials performed
     audited: list[str] = field(default_factory=list)  # what was done last before each audit
     has_programs: bool = False  # the load, of its own
+    tries: Tries | None = None  # what the yardstick of the CPUs says of itself
+    has_yardstick: bool = False
     clients: list[Client] = field(default_factory=list)  # where each session's load stood
 
     def said(self, what: str) -> None:
@@ -267,6 +269,7 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(disturbance, "_look", lambda *_: self.look())
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
+        monkeypatch.setattr(subjects, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
         monkeypatch.setattr(limits, "of_limits", self.of_limits)
         monkeypatch.setattr(audit, "first", self.audit)
@@ -284,7 +287,8 @@ class Stage:
         ]
         origin = Http("198.18.2.2", 8080) if self.has_origin else None
         me = cast(Any, self)
-        lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
+        known = Known(yardstick=cast(Any, YardstickDouble(self)) if self.has_yardstick else None)
+        lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin, known)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         errors: list[Exception] = []
         for trial, notes in zip(planned, self.notes, strict=True):
@@ -304,6 +308,30 @@ class Stage:
                 self.log.append("others")
             if number == self.leaves:
                 course.close()
+
+
+@dataclass
+class YardstickDouble:
+    """Says what its stage says of a trial, and of each window that it took 3 us."""
+
+    stage: Stage
+
+    def tried(self, cpus: frozenset[int]) -> Tries | None:
+        """As it was told."""
+        assert cpus == {0}
+        self.stage.log.append("yardstick tried")
+        return self.stage.tries
+
+    def begin(self, cpus: frozenset[int]) -> None:
+        """From now on."""
+        assert cpus == {0}
+        self.stage.log.append("yardstick begun")
+
+    def end(self, from_ns: int, to_ns: int) -> float:
+        """Of a window."""
+        assert (from_ns, to_ns) == (0, SECOND_NS)
+        self.stage.log.append("yardstick read")
+        return 3000.0
 
 
 @dataclass
@@ -446,6 +474,35 @@ def test_it_is_looked_at_where_something_begins_or_ends_and_never_twice_in_a_row
     assert looked(aggressor="", rounds=2) == [*turn, *turn, "others"]
     assert looked(aggressor="") == ["look", "load", "look"]
     assert looked(aggressor="cpu") == ["look", "begun", "look", "load", "look"]
+
+
+def test_the_cpus_are_read_from_before_a_windows_lead_in_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(watched(WELL), aggressor="", rounds=2, tries=[(0.001, 0.02), (0.003, 0.0)], has_yardstick=True)
+    monkeypatch.setattr(LoadDouble, "lead_in", lambda double, _length_ns: double.stage.said("lead-in"))
+    first, second = stage.perform(monkeypatch, tmp_path, 2)
+    turn = ["yardstick begun", "lead-in", "load", "yardstick read"]
+    told = [what for what in stage.log if what in turn or what == "yardstick tried"]
+    assert told == ["yardstick tried", *turn * 4], "it is tried once, before there is an instance"
+    assert stage.log.index("yardstick tried") < stage.log.index("instance b01-t0001")
+    for notes in (first, second):
+        assert notes.measured is not None
+        assert [window.yardstick_ns for window in notes.measured.windows] == [3000.0, 3000.0]
+        assert notes.facts["yardstick"] == {"own_idle": [0.001, 0.003], "others_idle": [0.02, 0.0]}
+
+
+def test_one_that_says_nothing_of_itself_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (notes,) = Stage(watched(WELL), aggressor="", rounds=2, has_yardstick=True).perform(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    assert [window.yardstick_ns for window in notes.measured.windows] == [3000.0, 3000.0]
+    assert "yardstick" not in notes.facts
+
+
+def test_by_itself_nothing_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = Stage(watched(WELL), aggressor="", has_yardstick=True)
+    stage.perform(monkeypatch, tmp_path)
+    assert not [what for what in stage.log if what.startswith("yardstick")]
 
 
 def test_how_long_a_trials_turns_are_is_in_its_facts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

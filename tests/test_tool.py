@@ -318,7 +318,7 @@ def test_plan_for_programs(here: Path, said: Any) -> None:
 def test_report_for_programs(tmp_path: Path, said: Any) -> None:
     run = write_run(tmp_path / "run", Recipe(seed=1, blocks=3))
     told = json.loads(said("report", str(run), "--json"))
-    assert told.keys() == {"run", "page", "tables", "figures", "answer", "components", "trials"}
+    assert told.keys() == {"run", "page", "tables", "figures", "answer", "components", "speed", "trials"}
     assert Path(told["page"]).is_file()
     assert all(Path(path).is_file() for path in (*told["tables"], *told["figures"]))
     assert any("docker+published" in sentence for sentence in told["answer"])
@@ -355,7 +355,7 @@ def test_every_json_is_documented(verb: str) -> None:
         ("tune", {*tune.as_json([])}),
         ("check", {*beginning.as_json(beginning.Checked("x"))}),
         ("plan", {"grid", "sizes", "sentence", "files"}),
-        ("report", {"run", "page", "tables", "figures", "answer", "components", "trials"}),
+        ("report", {"run", "page", "tables", "figures", "answer", "components", "speed", "trials"}),
         ("calibrate", {*Calibration.model_fields}),
     ],
 )

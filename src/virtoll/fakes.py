@@ -208,6 +208,8 @@ class FakeExperiment:
     audits: Mapping[str, Audit] = field(default_factory=dict)  # by the arm's label: noted in its first trial
     rounds: int = 4  # of trials that are measured in turn
     drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
+    # What the yardstick of the CPUs takes at such a time (ns); None: nobody reads one.
+    yardstick: Callable[[float], float] | None = None
     clock: FakeClock = field(default_factory=FakeClock)
     before: Callable[[PlannedTrial], None] = lambda _trial: None
     performed: list[str] = field(default_factory=list)
@@ -314,6 +316,7 @@ class FakeExperiment:
             counts={"completed": events.completed, "body_bytes": events.completed * object_bytes},
             events={"request": events},
             cpu_ns=self.window_ns // 5,
+            yardstick_ns=None if self.yardstick is None else self.yardstick(self.clock.now_s),
         )
 
     def _harm(self, trial: PlannedTrial) -> FakeHarm:

@@ -23,6 +23,7 @@ mod sockets;
 mod threads;
 mod user;
 mod walk;
+mod yardstick;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
        virtoll-agent peer --port PORT [--address ADDRESS] [--idle-ns NANOSECONDS]
        virtoll-agent aggress NAME [--duration-ns NANOSECONDS] [--KEY VALUE]...
        virtoll-agent burn [--port PORT] [--passes N] [--extra-ns NANOSECONDS]
+       virtoll-agent yardstick
        virtoll-agent --version
 
   serve          answer requests on stdin and stdout until they end
@@ -43,6 +45,7 @@ const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
   peer           the other end of the network probes, on one port for TCP and UDP, until it has been idle so long
   aggress        be a neighbour that misbehaves, within caps; without NAME, list them
   burn           serve objects over HTTP, each for so much work and so much CPU time more
+  yardstick      tell how fast CPUs are while others compute there, as stdin asks
   --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
 
 /// What the command line asks for.
@@ -76,6 +79,9 @@ fn main() -> ExitCode {
         }
         if verb == "burn" {
             return burn::main(rest);
+        }
+        if verb == "yardstick" && rest.is_empty() {
+            return yardstick::main();
         }
     }
     let Some(settings) = parse_arguments(&arguments) else {

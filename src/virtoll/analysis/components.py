@@ -25,7 +25,7 @@ from virtoll.analysis.estimates import LEVEL, Floats, Summary, over_conditions
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.ratios import Ratios, of_barred
-from virtoll.analysis.rounds import in_turn
+from virtoll.analysis.rounds import in_turn, pull
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import Arm
 
@@ -139,12 +139,6 @@ def _explained(cell: Cell, pooled: Mapping[tuple[int, str], float], condition: i
 
 def _of_mean(parts: Sequence[float]) -> float:
     return sum(parts) / len(parts) ** 2
-
-
-def pull(parts: tuple[Sequence[float], Sequence[float]]) -> Floats:
-    """By how much each window moves log(sum x / sum y), times their number."""
-    x, y = (np.asarray(part, dtype=float) for part in parts)
-    return np.asarray(x / x.mean() - y / y.mean())
 
 
 def components_of(

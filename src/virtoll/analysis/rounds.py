@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,3 +33,9 @@ def median_of_rounds(mine: Floats, native: Floats) -> float:
     np.subtract(np.log(mine), np.log(native), out=logs, where=differ)
     found = float(np.median(logs))
     return found if np.isfinite(found) else float("nan")
+
+
+def pull(parts: tuple[Sequence[float], Sequence[float]]) -> Floats:
+    """By how much each window moves log(sum x / sum y), times their number."""
+    x, y = (np.asarray(part, dtype=float) for part in parts)
+    return np.asarray(x / x.mean() - y / y.mean())

@@ -61,6 +61,10 @@ ROTATION = "rotation"
 # The fact of a trial that says what work which was none of the lab's took of the instance's CPUs in the windows: CPUs
 # on average, and the bound that chance and daemons explain.
 OTHERS = "others"
+# And the one that says what of ours moves the yardstick of the instance's CPUs (`Window.yardstick_ns`): two lists of
+# tries, by how much the logarithm of its time changed where those CPUs idled now and then, and where the generator's
+# and the origin's did.
+YARDSTICK, OWN_IDLE, OTHERS_IDLE = "yardstick", "own_idle", "others_idle"
 # Of a run whose load generator is on another machine: that machine and the link, in an environment's `comparable`; how
 # it is reached and its clock, in its notes; and of its windows there, in a trial's facts.
 ELSEWHERE = "generator elsewhere"
@@ -319,6 +323,9 @@ class Window(_Record):
     cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
     cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     booked: Booked | None = None  # None: the instrument does not look, or there is nothing to look at
+    # How long a small fixed piece of work took on the instance's CPUs meanwhile, as a rule: how slow they were, whoever
+    # made them so. None: nobody looked, or the window was too short.
+    yardstick_ns: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     at: float | None = None  # the level, where several were tried: users, or requests per second
     begun_ns: int | None = None  # when it really began, where a start was agreed on; None: there was none, or not told
     parts: list[GeneratorPart] = []  # of each of several generators: the window is their sum; []: there was one

@@ -24,7 +24,7 @@ from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import files, specification, svg, svgs, themed, write_files
-from virtoll.report.sections import components
+from virtoll.report.sections import components, speed
 from virtoll.report.tables import trials_csv
 
 
@@ -76,6 +76,7 @@ def as_json(findings: Findings, page: Path) -> dict[str, Any]:
         **written,
         "answer": answer(findings),
         "components": components.as_json(findings),
+        "speed": speed.as_json(findings),
         "trials": {status: told[status] for status in ("valid", "invalid", "failed")},
     }
 

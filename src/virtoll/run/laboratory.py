@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.cgroup import TOP
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
 from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.wiring import free_tag, wired
+from virtoll.monitor import Yardstick
 from virtoll.record.model import PlannedTrial
 from virtoll.study.model import Study
 from virtoll.trial.experiment import Known
@@ -62,6 +64,9 @@ def laboratory(
             with wired(host, ledger, tag, cpus, uplink=uplink) as wires, posted.stood(wires, uplink) as whole:
                 yield whole
 
+        if study.design == "rotation":
+            group = f"{TOP}/{tag}-yardstick"
+            known.yardstick = whole_run.enter_context(Yardstick.on_host(host, ledger, group, cpus))
         if posted is not None:
             whole_run.enter_context(posted.steering(ledger, cpus))
         if study.design == "rotation":

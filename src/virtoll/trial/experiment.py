@@ -26,12 +26,12 @@ from virtoll.lab.slices import first_free_slot
 from virtoll.lab.throttle import throttle
 from virtoll.loads.base import Load, Session
 from virtoll.loads.several import several
-from virtoll.monitor import Monitor, Watched
+from virtoll.monitor import Monitor, Tries, Watched, Yardstick
 from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
-from virtoll.record.model import Audit, Measured, Outcome, PlannedTrial
+from virtoll.record.model import OTHERS_IDLE, OWN_IDLE, YARDSTICK, Audit, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
@@ -73,6 +73,8 @@ class Known:
     # By what of a condition decides what should run (`Audit.levels`), in words: an arm, and what really ran there.
     runs: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     audited: set[str] = field(default_factory=set)
+    yardstick: Yardstick | None = None  # of the CPUs that instances compute on; None: arms are not measured in turn
+    tried: dict[frozenset[int], Tries | None] = field(default_factory=dict)  # what moves it on these; None: not known
 
 
 @dataclass
@@ -100,13 +102,14 @@ class LabExperiment:
         self._rest.close()
         try:
             treatment = of_block(treatment_of(self.study, trial.condition, trial.arm.label), trial.block)
+            yardstick = self._yardstick(treatment, notes)
             held = self._deployed(trial, treatment, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
             is_alone = isinstance(treatment.work, Driven) and trial.deployment not in self._shared
             if not is_alone:
                 limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
-            with self._subject(held, treatment, trial, notes) as subject:
+            with self._subject(held, treatment, trial, notes, yardstick) as subject:
                 try:
                     can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
                 finally:
@@ -235,8 +238,32 @@ class LabExperiment:
             proofs.of_files(notes, work.service.digests, self.known.files)
             return offer
 
+    def _yardstick(self, treatment: Treatment, notes: Notes) -> Yardstick | None:
+        """That of the CPUs an instance computes on, for the windows of a load that take turns with others'. What of
+        ours moves it is tried before the first trial, when nobody else is there.
+        """
+        yardstick, work = self.known.yardstick, treatment.work
+        if yardstick is None or treatment.rotation is None or not isinstance(work, Driven):
+            return None
+        if treatment.knee is not None or treatment.neighbour.aggressor or work.load.levels:
+            return None
+        cpus = instance_cpus(self.deployer.lab, treatment.limits)
+        if cpus not in self.known.tried:
+            with notes.phase(YARDSTICK):
+                self.known.tried[cpus] = yardstick.tried(cpus)
+        return yardstick
+
+    def _note_tries(self, treatment: Treatment, notes: Notes) -> None:
+        """What of ours moves the yardstick that is read in this trial."""
+        tried = self.known.tried.get(instance_cpus(self.deployer.lab, treatment.limits))
+        if tried is not None:
+            each = ((name, [round(one[at], 5) for one in tried]) for at, name in enumerate((OWN_IDLE, OTHERS_IDLE)))
+            notes.facts[YARDSTICK] = dict(each)
+
     @contextmanager
-    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> Iterator[Subject]:
+    def _subject(
+        self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes, yardstick: Yardstick | None
+    ) -> Iterator[Subject]:
         work = treatment.work
         if isinstance(work, Probed):
             yield ProbedInstance(work.case, work.probe, held.place, treatment.rotation is not None)
@@ -252,7 +279,10 @@ class LabExperiment:
             there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
             if treatment.knee is None:
                 subject = RampedService if work.load.levels else DrivenService
-                yield subject(*there, treatment.rotation, others)
+                read = None if is_elsewhere(instance) else yardstick
+                if read is not None:
+                    self._note_tries(treatment, notes)
+                yield subject(*there, treatment.rotation, others, read)
             else:
                 knee, most = treatment.knee, work.most_users
                 search = KneeSearch(knee, work.load, client.cpus, trial.id, treatment.generators, most_served=most)

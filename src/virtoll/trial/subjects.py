@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,9 +16,10 @@ from virtoll.instruments.base import instruments
 from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Load, Measurement, Session, added
-from virtoll.monitor import NOBODY, Watched
+from virtoll.monitor import NOBODY, Watched, Yardstick
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import LOST_PERCENT, ROTATION, Measured, Window
 from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
@@ -123,6 +125,7 @@ class DrivenService(Subject):
     instance: Instance
     rotation: Rotation | None = None
     company: Company = field(default_factory=Company)  # the other servers that are loaded meanwhile
+    yardstick: Yardstick | None = None  # of the CPUs that the instance computes on, where it stands still
     _measurements: list[Measurement] = field(default_factory=list)
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
     _paces_per_s: list[float | None] = field(default_factory=list)  # the warm-up's, once it is over
@@ -165,7 +168,10 @@ class DrivenService(Subject):
         """The load itself, for as long as the rotation says; its session may take longer (`LEAD_IN`)."""
         if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
-            self.session.lead_in(self.rotation.lead_in_ns)
+            if self.yardstick is not None:
+                self.yardstick.begin(instance_cpus(self.lab, self.instance.limits))
+            with self._left_alone_at_a_failure():
+                self.session.lead_in(self.rotation.lead_in_ns)
 
     def _chosen(self, rotation: Rotation, notes: Notes) -> Length:
         """By the pace of the warm-up; where that tells none, by that of a stretch as long as a lead-in."""
@@ -180,13 +186,32 @@ class DrivenService(Subject):
     def measure(self, notes: Notes) -> Measured:
         """One more window at the load's own intensity, as long as the load's, or in rotation as was chosen."""
         length_ns = self._lengths[0].window_ns if self._lengths else None
-        with self.company.at_work(self.session) as start_ns:
-            self._measurements.append(self.session.measure(duration_ns=length_ns, start_ns=start_ns))
+        with self.company.at_work(self.session) as start_ns, self._left_alone_at_a_failure():
+            measurement = self.session.measure(duration_ns=length_ns, start_ns=start_ns)
             self.session.rest()
+        self._measurements.append(self._read(measurement))
         notes.measured = self.load.measured(self._measurements)
         if not self.goes_on:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
+
+    @contextmanager
+    def _left_alone_at_a_failure(self) -> Iterator[None]:
+        """Whoever comes next has the CPUs to himself."""
+        try:
+            yield
+        except BaseException:
+            if self.yardstick is not None:
+                self.yardstick.end(0, 0)
+            raise
+
+    def _read(self, measurement: Measurement) -> Measurement:
+        """With what the yardstick says of its window."""
+        if self.yardstick is None:
+            return measurement
+        window = measurement.window
+        time_ns = self.yardstick.end(window.start_ns, window.end_ns)
+        return replace(measurement, window=window.model_copy(update={"yardstick_ns": time_ns}))
 
     def answers(self) -> bool:
         """Whether a client gets the right answer; where none can be asked for, whether the service still runs."""
