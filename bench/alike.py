@@ -80,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         into.mkdir(parents=True, exist_ok=True)
         made = {into / f"run-{number:02d}" for number in range(1, len(before) + arguments.runs + 1)} - before
         for path in sorted(made)[: arguments.runs]:
-            run_made(
-                Request("proxy", quick=True, blocks=arguments.blocks, out=path), alike(study, arguments.copies), file
-            )
-        counts = counted([find(path) for path in sorted(into.iterdir()) if is_run_directory(path)])
+            request = Request("proxy", quick=True, blocks=arguments.blocks, out=path)
+            if code := run_made(request, alike(study, arguments.copies), file):
+                return code
+        found = [find(path) for path in sorted(into.iterdir()) if is_run_directory(path)]
+        counts = counted([run for run in found if is_whole(run, arguments.blocks, arguments.copies)])
     print(f"{'equal arms':<40}{'told as different':<28}{'intervals hold 1':<20}half-width, median")
     for name, count in counts.items():
         print(count.text(name))
@@ -104,6 +105,13 @@ def alike(study: Study, copies: int) -> Study:
         arm = Arm(label=label, platform=native.arm.platform, network=native.arm.network)
         arms.append(dataclasses.replace(native, arm=arm))
     return dataclasses.replace(study, arms=tuple(arms), name="alike")
+
+
+def is_whole(findings: Findings, blocks: int, copies: int) -> bool:
+    """Whether it is one of these, and came to its end."""
+    plan = findings.run.plan
+    is_made = {trial.id for trial in plan.trials} <= findings.run.made
+    return is_made and plan.blocks == blocks and len({trial.arm.label for trial in plan.trials}) == copies + 2
 
 
 def counted(runs: Sequence[Findings]) -> dict[str, Count]:

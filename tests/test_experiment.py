@@ -329,8 +329,7 @@ class YardstickDouble:
 
     def end(self, from_ns: int, to_ns: int) -> float:
         """Of a window."""
-        assert (from_ns, to_ns) == (0, SECOND_NS)
-        self.stage.log.append("yardstick read")
+        self.stage.log.append("yardstick read" if (from_ns, to_ns) == (0, SECOND_NS) else "yardstick ended")
         return 3000.0
 
 
@@ -481,8 +480,9 @@ def test_the_cpus_are_read_from_before_a_windows_lead_in_until_it_is_over(
 ) -> None:
     stage = Stage(watched(WELL), aggressor="", rounds=2, tries=[(0.001, 0.02), (0.003, 0.0)], has_yardstick=True)
     monkeypatch.setattr(LoadDouble, "lead_in", lambda double, _length_ns: double.stage.said("lead-in"))
+    monkeypatch.setattr(LoadDouble, "rest", lambda double: double.stage.said("rest"))
     first, second = stage.perform(monkeypatch, tmp_path, 2)
-    turn = ["yardstick begun", "lead-in", "load", "yardstick read"]
+    turn = ["yardstick begun", "lead-in", "load", "rest", "yardstick read"]
     told = [what for what in stage.log if what in turn or what == "yardstick tried"]
     assert told == ["yardstick tried", *turn * 4], "it is tried once, before there is an instance"
     assert stage.log.index("yardstick tried") < stage.log.index("instance b01-t0001")
@@ -496,6 +496,37 @@ def test_one_that_says_nothing_of_itself_is_read_all_the_same(monkeypatch: pytes
     (notes,) = Stage(watched(WELL), aggressor="", rounds=2, has_yardstick=True).perform(monkeypatch, tmp_path)
     assert notes.measured is not None
     assert [window.yardstick_ns for window in notes.measured.windows] == [3000.0, 3000.0]
+    assert "yardstick" not in notes.facts
+
+
+@pytest.mark.parametrize("fails", ["lead-in", "load", "rest", "look"])
+def test_after_a_window_that_fails_nothing_is_read_any_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    """Wherever in its turn."""
+    stage = Stage(watched(WELL), aggressor="", rounds=2, has_yardstick=True, fails=fails)
+    monkeypatch.setattr(LoadDouble, "lead_in", lambda double, _length_ns: double.stage.said("lead-in"))
+    monkeypatch.setattr(LoadDouble, "rest", lambda double: double.stage.said("rest"))
+    marked: list[None] = []
+
+    def mark(_stage: Stage) -> None:
+        marked.append(None)
+        if len(marked) == 2:  # between lead-in and window
+            stage.said("look")
+
+    monkeypatch.setattr(Stage, "mark", mark)
+    with pytest.raises(TrialError):
+        stage.perform(monkeypatch, tmp_path)
+    told = [what for what in stage.log if what.startswith("yardstick")]
+    assert told == ["yardstick tried", "yardstick begun", "yardstick ended"]
+
+
+@pytest.mark.parametrize("how", ["elsewhere", "with a neighbour"])
+def test_where_it_tells_nothing_it_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
+    stage = Stage(watched(WELL), aggressor="cpu" * (how != "elsewhere"), rounds=2, has_yardstick=True, tries=[(0, 0)])
+    monkeypatch.setattr(experiment, "is_elsewhere", lambda _instance: how == "elsewhere")
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert "yardstick begun" not in stage.log
     assert "yardstick" not in notes.facts
 
 

@@ -211,6 +211,15 @@ def test_a_keeper_that_ends_before_it_is_told_to_go_on_is_told_in_its_own_words(
         tuning._start(host, ledger, argv, "keeps CPUs awake")
 
 
+def test_a_keeper_that_says_nothing_is_not_waited_for_for_ever(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_SAYS_S", 0.05)
+    ledger: Any = SimpleNamespace(keep=lambda _kind, _name: None)
+    with pytest.raises(HostError, match=r"the process that keeps CPUs awake: said nothing for 0\.05 s"):
+        tuning._start(host, ledger, ["sleep", "1000"], "keeps CPUs awake")
+
+
 def test_a_machine_that_was_booted_anew_is_not_tuned_and_what_it_is_set_to_stays(
     root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -56,58 +56,69 @@ class AtOneSpeed:
 
 def at_one_speed(
     matrix: Matrix, metric: str, arm: Arm, conditions: Sequence[Condition], logs: Floats
-) -> AtOneSpeed | None:
-    """Of ``logs`` [block, condition], an arm's log ratios as measured; None where of any of them it is not known round
-    by round, or under any condition too few are.
+) -> AtOneSpeed | str:
+    """Of ``logs`` [block, condition], an arm's log ratios as measured; or the reason why it is not known of all of them
+    round by round.
     """
     apart, lines = np.full_like(logs, np.nan), []
     for c, condition in enumerate(conditions):
         blocks = np.flatnonzero(np.isfinite(logs[:, c])).tolist()
-        known = {b: rounds_of(matrix, metric, (b, arm, condition)) for b in blocks}
-        found = line(known.values())
+        rounds = []
+        for b in blocks:
+            told = rounds_of(matrix, metric, (b, arm, condition))
+            if isinstance(told, str):
+                return told
+            rounds.append(told)
+            apart[b, c] = told[0].mean()
+        found = line(rounds)
         if found is None:
-            return None
+            return FEW
         lines.append(found)
-        for b, rounds in known.items():
-            apart[b, c] = 0.0 if rounds is None else rounds[0].mean()
     slopes = np.array([each.slope for each in lines])
-    return AtOneSpeed(logs - slopes * apart, apart, tuple(lines)) if lines else None
+    return AtOneSpeed(logs - slopes * apart, apart, tuple(lines)) if lines else "nothing is compared with native"
 
 
-def rounds_of(matrix: Matrix, metric: str, cell: tuple[int, Arm, Condition]) -> Rounds | None:
-    """Of an arm in a block under a condition, against the mean of the natives that its log ratio is made of."""
+FEW = f"fewer than {LEAST_FREEDOM} rounds tell, beyond one a block and one for the slope, or the yardstick stood still"
+_NO_ROUNDS = "its windows and native's are not in the same rounds"
+_NO_PARTS = "its value is not made of its windows'"
+
+
+def rounds_of(matrix: Matrix, metric: str, cell: tuple[int, Arm, Condition]) -> Rounds | str:
+    """Of an arm in a block under a condition, against the mean of the natives beside it; or why there are none."""
     b, arm, condition = cell
     pairs = [matrix.pair(b, arm, condition, native) for native in matrix.against(arm)]
     beside = [pair for pair in pairs if pair is not None and metric in pair[1].values]
     if not beside or not all(in_turn(*pair) for pair in beside):
-        return None
-    mine, *natives = (_windows(trial, metric) for trial in (beside[0][0], *(native for _, native in beside)))
-    told = [each for each in natives if each is not None]
-    if mine is None or len(told) < len(natives) or any(each[0].size != mine[0].size for each in told):
-        return None
-    times, adds = (mine[side] - np.mean([each[side] for each in told], axis=0) for side in (0, 1))
+        return _NO_ROUNDS
+    each = []
+    for trial in (beside[0][0], *(native for _, native in beside)):
+        told = _windows(trial, metric)
+        if isinstance(told, str):
+            return told
+        each.append(told)
+    mine, *natives = each  # as many windows as native: they are in turn
+    times, adds = (mine[side] - np.mean([native[side] for native in natives], axis=0) for side in (0, 1))
     return times, adds
 
 
-def _windows(trial: TrialMetrics, metric: str) -> Rounds | None:
+def _windows(trial: TrialMetrics, metric: str) -> Rounds | str:
     """Of each window of a trial the yardstick's log time, and what it adds to the logarithm of the trial's value."""
     measured = trial.record.measured
     times_ns = [] if measured is None else [window.yardstick_ns for window in measured.windows]
     known = [each for each in times_ns if each is not None]
-    if not known or len(known) < len(times_ns) or metric not in trial.parts:
-        return None
-    parts = trial.parts[metric]
-    if any(len(side) != len(known) or not sum(side) > 0 for side in parts):
-        return None
+    if len(known) < len(times_ns):
+        unread, label = len(times_ns) - len(known), trial.record.trial.arm.label
+        return f"the yardstick was not read in {unread} of {len(times_ns)} windows of {label} ({trial.record.trial.id})"
+    parts = trial.parts.get(metric, ((), ()))
+    if not known or any(len(side) != len(known) or not sum(side) > 0 for side in parts):
+        return _NO_PARTS
     return np.log(known), pull(parts)
 
 
-def line(blocks: Iterable[Rounds | None]) -> Line | None:
-    """By least squares within blocks; None where one is not known, or rounds are few, or the yardstick stood still."""
+def line(blocks: Iterable[Rounds]) -> Line | None:
+    """By least squares within blocks; None where rounds are few, or the yardstick stood still."""
     times, adds, freedom = [], [], -1
     for each in blocks:
-        if each is None:
-            return None
         times.append(each[0] - each[0].mean())
         adds.append(each[1] - each[1].mean())
         freedom += each[0].size - 1
@@ -131,7 +142,15 @@ def moved(record: TrialRecord) -> tuple[Summary, Summary] | None:
     """
     told = record.facts.get(YARDSTICK)
     lists = [told.get(name) for name in (OWN_IDLE, OTHERS_IDLE)] if isinstance(told, dict) else []
-    tries = [each for each in lists if isinstance(each, list) and all(isinstance(one, int | float) for one in each)]
-    if len(tries) < 2 or min(map(len, tries)) < 2 or not np.isfinite(np.concatenate(tries)).all():
+    tries = [each for each in lists if isinstance(each, list) and all(map(_is_try, each))]
+    if len(tries) < 2 or min(map(len, tries)) < 2:
         return None
     return summarise(tries[0]), summarise(tries[1])
+
+
+def _is_try(value: object) -> bool:
+    """A change of a logarithm: none is by a factor of 20,000."""
+    return isinstance(value, int | float) and -_MOST_LOG <= value <= _MOST_LOG
+
+
+_MOST_LOG = 10

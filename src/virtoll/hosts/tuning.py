@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import select
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from virtoll.hosts.local import LocalHost, end_session
 from virtoll.plain import cpu_list
 
 _ROOT = Path("/")
+_SAYS_S = 30.0  # a keeper has nothing to do but to begin
 CPUS = "sys/devices/system/cpu"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 LATENCY = "dev/cpu_dma_latency"
@@ -418,12 +420,12 @@ def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Con
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        _expect(child.stdout.readline(), b"ready\n", purpose)
+        _expect(child.stdout.fileno(), b"ready\n", purpose)
         ledger.keep("process", Keeper.of(child.pid, purpose).name)
         with suppress(BrokenPipeError):  # it has ended: what it said of that comes next
             child.stdin.write(b"go\n")
             child.stdin.flush()
-        _expect(child.stdout.readline(), b"done\n", purpose)
+        _expect(child.stdout.fileno(), b"done\n", purpose)
     except BaseException:
         end_session(child)
         raise
@@ -433,9 +435,20 @@ def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Con
         child.stdout.close()
 
 
-def _expect(said: bytes, wanted: bytes, purpose: str) -> None:
+def _expect(descriptor: int, wanted: bytes, purpose: str) -> None:
+    """HostError where its next line is another, or it ends, or says nothing for `_SAYS_S`."""
+    said, silent = b"", ""
+    while not said.endswith(b"\n") and not silent:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(_SAYS_S * 1000):
+            silent = f"said nothing for {_SAYS_S:g} s"
+        elif more := os.read(descriptor, 1):
+            said += more
+        else:
+            silent = "ended without a word"
     if said != wanted:
-        told = said.decode(errors="replace").strip() or "ended without a word"
+        told = said.decode(errors="replace").strip() or silent
         raise HostError(told, where=f"the process that {purpose}", remedy="run it as root; not in a container")
 
 

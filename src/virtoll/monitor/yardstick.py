@@ -75,7 +75,7 @@ class Yardstick:
 
     def end(self, from_ns: int, to_ns: int) -> float | None:
         """The typical time of a reading that lay within (CLOCK_MONOTONIC), in ns, and read no more; None: not known."""
-        for line in self._asked(f"end {from_ns} {to_ns}"):
+        for line in self._asked(f"end {from_ns} {to_ns}") if self._stream is not None else ():
             with suppress(ValueError):
                 count, time_ns = line.split()
                 return float(time_ns) if int(count) and 0 < float(time_ns) < math.inf else None

@@ -377,7 +377,7 @@ class LabExperiment:
         if subject.first:
             yield from _aside(instance, treatment, rounds=subject.first)
         while True:
-            with notes.phase("window"):
+            with notes.phase("window"), _broken_off_at_a_failure(subject):
                 if treatment.rotation is not None or treatment.neighbour.aggressor:
                     self.monitor.mark()  # something begins before the window does: a lead-in, a neighbour
                 subject.lead_in()
@@ -476,6 +476,15 @@ def _undone_if_unfinished(notes: Notes) -> Iterator[ExitStack]:
             with notes.phase("teardown"):
                 stack.close()
             raise
+
+
+@contextmanager
+def _broken_off_at_a_failure(subject: Subject) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        subject.break_off()
+        raise
 
 
 def _victims(subject: Subject, notes: Notes) -> Measured | Exception:

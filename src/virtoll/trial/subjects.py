@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,6 +67,9 @@ class Subject(ABC):
 
     def lead_in(self) -> None:  # noqa: B027
         """What comes right before each window of a rotation, unmeasured."""
+
+    def break_off(self) -> None:  # noqa: B027
+        """A window has failed, or its lead-in: whoever comes next has the CPUs to himself."""
 
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
@@ -170,8 +172,7 @@ class DrivenService(Subject):
             self._turns_ns.append(time.monotonic_ns())
             if self.yardstick is not None:
                 self.yardstick.begin(instance_cpus(self.lab, self.instance.limits))
-            with self._left_alone_at_a_failure():
-                self.session.lead_in(self.rotation.lead_in_ns)
+            self.session.lead_in(self.rotation.lead_in_ns)
 
     def _chosen(self, rotation: Rotation, notes: Notes) -> Length:
         """By the pace of the warm-up; where that tells none, by that of a stretch as long as a lead-in."""
@@ -186,7 +187,7 @@ class DrivenService(Subject):
     def measure(self, notes: Notes) -> Measured:
         """One more window at the load's own intensity, as long as the load's, or in rotation as was chosen."""
         length_ns = self._lengths[0].window_ns if self._lengths else None
-        with self.company.at_work(self.session) as start_ns, self._left_alone_at_a_failure():
+        with self.company.at_work(self.session) as start_ns:
             measurement = self.session.measure(duration_ns=length_ns, start_ns=start_ns)
             self.session.rest()
         self._measurements.append(self._read(measurement))
@@ -195,15 +196,10 @@ class DrivenService(Subject):
             notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
 
-    @contextmanager
-    def _left_alone_at_a_failure(self) -> Iterator[None]:
-        """Whoever comes next has the CPUs to himself."""
-        try:
-            yield
-        except BaseException:
-            if self.yardstick is not None:
-                self.yardstick.end(0, 0)
-            raise
+    def break_off(self) -> None:
+        """Read its CPUs no more."""
+        if self.yardstick is not None:
+            self.yardstick.end(0, 0)
 
     def _read(self, measurement: Measurement) -> Measurement:
         """With what the yardstick says of its window."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,20 +39,20 @@ class Speed(Section):
         return findings.is_load and findings.is_rotation and matrix.baseline is not None and is_one
 
     def tables(self, findings: Findings) -> list[Table]:
-        """A quantity and arm a row; none where nothing is known."""
-        rows = told(findings)
-        return [_table(rows).placed(folded=True)] if rows else []
+        """A quantity and arm a row; none where nothing is known of any."""
+        rows = all_told(findings)
+        return [_table(rows).placed(folded=True)] if _known(rows) else []
 
     def method(self, findings: Findings) -> list[str]:
         """What is told, or why nothing is."""
-        if told(findings):
+        rows = all_told(findings)
+        if _known(rows):
             return [_METHOD.format(share=significant(_share_of_cpu(findings))) + _moved(findings)]
-        why = "it was not in each window" if _times_ns(findings) else "no yardstick was read"
-        if _times_ns(findings) and len(_times_ns(findings)) == _windows(findings):
-            why = "windows are too few, or not in rounds"
-        return [f"**How fast the CPUs themselves were is not known**: {why}."]
+        why = next((row for _, _, row in rows if isinstance(row, str)), "nothing is compared with native")
+        return [f"**How fast the CPUs themselves were is not known**: {why if _times_ns(findings) else _NOBODY}."]
 
 
+_NOBODY = "no yardstick was read in a valid trial"
 _METHOD = (
     "**How fast the CPUs were is told beside the ratios, and is not in them.** On a machine that others share a CPU "
     "is slower at one time than at another. A small piece of work that is the same for all arms (system calls that do "
@@ -75,27 +76,32 @@ class Told:
     shares: tuple[float, ...]  # of the rounds' variance, by condition
 
 
+def all_told(findings: Findings) -> list[tuple[Metric, Arm, Told | str]]:
+    """Of each quantity and arm, or the reason why it is not known."""
+    metrics = [metric for name, metric in findings.matrix.metrics.items() if name in _ASKED]
+    arms = [arm for arm in findings.arms if arm.role != "baseline"]
+    return [(metric, arm, _told(findings, metric, arm)) for metric in metrics for arm in arms]
+
+
 def told(findings: Findings) -> list[Told]:
-    """Of each quantity and arm of which it is known under all conditions that the answer is over."""
-    return [
-        found
-        for name, metric in findings.matrix.metrics.items()
-        if name in _ASKED
-        for arm in findings.arms
-        if arm.role != "baseline" and (found := _told(findings, metric, arm)) is not None
-    ]
+    """Those that are known."""
+    return _known(all_told(findings))
 
 
-def _told(findings: Findings, metric: Metric, arm: Arm) -> Told | None:
+def _known(rows: Sequence[tuple[Metric, Arm, Told | str]]) -> list[Told]:
+    return [row for _, _, row in rows if isinstance(row, Told)]
+
+
+def _told(findings: Findings, metric: Metric, arm: Arm) -> Told | str:
     matrix, toll = findings.matrix, findings.tolls(metric.name).total(arm)
     if toll is None or toll.ratio is None or toll.zeros:
-        return None
+        return "it has no ratio to native"
     number, conditions = matrix.arms.index(arm), findings.over(metric.name)
     every = log_ratios(matrix, metric.name)[:, number, findings.columns(metric.name)]
     asked = [c for c in range(len(conditions)) if np.isfinite(every[:, c]).any()]
     found = at_one_speed(matrix, metric.name, arm, [conditions[c] for c in asked], every[:, asked])
-    if found is None:
-        return None
+    if isinstance(found, str):
+        return found
     natives = natives_of(matrix, metric.name)[:, number, findings.columns(metric.name)][:, asked]
     held, times = _estimates(findings, found, natives)
     return Told(metric, arm, toll.ratio, held, times, tuple(line.share for line in found.lines))
@@ -114,10 +120,6 @@ def _times_ns(findings: Findings) -> list[float]:
     return [window.yardstick_ns for window in _all(findings) if window.yardstick_ns is not None]
 
 
-def _windows(findings: Findings) -> int:
-    return len(_all(findings))
-
-
 def _all(findings: Findings) -> list[Any]:
     records = (record for record in findings.run.records if record.status == "valid")
     return [window for record in records if record.measured is not None for window in record.measured.windows]
@@ -129,13 +131,13 @@ def _share_of_cpu(findings: Findings) -> float:
 
 
 def _moved(findings: Findings) -> str:
-    """What was found before the first trial, where that was more than once the most; "" where nothing was tried."""
+    """What was found before the first trial on those CPUs, where that was several times the most; "": nothing was."""
     tried = [found for record in findings.run.records if (found := moved(record)) is not None]
     if not tried:
         return ""
     own, others = (max((each[at] for each in tried), key=_most) for at in (0, 1))
     return (
-        f" Tried before the first trial: times change by {_percent(own)} where the CPU idles for a tenth of a "
+        f" Tried while nothing was measured: times change by {_percent(own)} where the CPU idles for a tenth of a "
         f"millisecond now and then, and by {_percent(others)} where the other CPUs of the lab idle."
     )
 
@@ -145,26 +147,26 @@ def _most(found: Summary) -> float:
 
 
 def _percent(found: Summary) -> str:
-    return f"{100 * found.mean:+.1f} ± {100 * found.half_width():.1f} %"
+    middle, half = (100 * math.expm1(each) for each in (found.mean, found.half_width()))
+    return f"{middle:+.1f} ± {half:.1f} %"
 
 
-def _table(rows: Sequence[Told]) -> Table:
+def _table(rows: Sequence[tuple[Metric, Arm, Told | str]]) -> Table:
     heads = ("Quantity", "Arm", "As measured", "At one speed", "Its CPUs’ times, against native’s", "Share of scatter")
-    cells = tuple(
-        (
-            Cell(row.metric.title),
-            Cell(row.arm.label),
-            *(Cell(interval(each)) for each in (row.measured, row.held, row.times)),
-            Cell(_shares(row.shares)),
-        )
-        for row in rows
-    )
+    cells = tuple((Cell(metric.title), Cell(arm.label), *_cells(row)) for metric, arm, row in rows)
     notes = (
         "Ratios to native; what the answer says is as measured. Times: how much longer the same work took on the CPUs "
         "in the arm’s windows than in native’s. Share: of the variance of rounds within blocks that goes with those "
-        "times. Arms that have no window in some rounds are not told.",
+        "times.",
     )
     return Table("speed", "Ratios to native as measured, and at one speed of the CPUs", heads, cells, notes)
+
+
+def _cells(row: Told | str) -> tuple[Cell, ...]:
+    if isinstance(row, str):
+        return (Cell("not known", "missing", row), *[Cell("—", "missing")] * 3)
+    each = (row.measured, row.held, row.times)
+    return (*(Cell(interval(estimate)) for estimate in each), Cell(_shares(row.shares)))
 
 
 def _shares(shares: tuple[float, ...]) -> str:
