@@ -41,7 +41,7 @@ class Speed(Section):
     def tables(self, findings: Findings) -> list[Table]:
         """A quantity and arm a row; none where nothing is known of any."""
         rows = all_told(findings)
-        return [_table(rows).placed(folded=True)] if _known(rows) else []
+        return [_table(findings, rows).placed(folded=True)] if _known(rows) else []
 
     def method(self, findings: Findings) -> list[str]:
         """What is told, or why nothing is."""
@@ -151,9 +151,12 @@ def _percent(found: Summary) -> str:
     return f"{middle:+.1f} ± {half:.1f} %"
 
 
-def _table(rows: Sequence[tuple[Metric, Arm, Told | str]]) -> Table:
+def _table(findings: Findings, rows: Sequence[tuple[Metric, Arm, Told | str]]) -> Table:
     heads = ("Quantity", "Arm", "As measured", "At one speed", "Its CPUs’ times, against native’s", "Share of scatter")
-    cells = tuple((Cell(metric.title), Cell(arm.label), *_cells(row)) for metric, arm, row in rows)
+    cells = tuple(
+        (Cell(metric.title), Cell(arm.label), _measured(findings, metric, arm), *_cells(row))
+        for metric, arm, row in rows
+    )
     notes = (
         "Ratios to native; what the answer says is as measured. Times: how much longer the same work took on the CPUs "
         "in the arm’s windows than in native’s. Share: of the variance of rounds within blocks that goes with those "
@@ -162,11 +165,16 @@ def _table(rows: Sequence[tuple[Metric, Arm, Told | str]]) -> Table:
     return Table("speed", "Ratios to native as measured, and at one speed of the CPUs", heads, cells, notes)
 
 
+def _measured(findings: Findings, metric: Metric, arm: Arm) -> Cell:
+    toll = findings.tolls(metric.name).total(arm)
+    return Cell("—", "missing") if toll is None or toll.ratio is None else Cell(interval(toll.ratio))
+
+
 def _cells(row: Told | str) -> tuple[Cell, ...]:
+    """At one speed, and what it is made of."""
     if isinstance(row, str):
-        return (Cell("not known", "missing", row), *[Cell("—", "missing")] * 3)
-    each = (row.measured, row.held, row.times)
-    return (*(Cell(interval(estimate)) for estimate in each), Cell(_shares(row.shares)))
+        return (Cell("not known", "missing", row), *[Cell("—", "missing")] * 2)
+    return Cell(interval(row.held)), Cell(interval(row.times)), Cell(_shares(row.shares))
 
 
 def _shares(shares: tuple[float, ...]) -> str:
