@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import scipy
 
 from bench._figures import keep
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import OF_A_WINDOW
+from virtoll.analysis.power import proportion
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
 from virtoll.report.findings import Findings, find
@@ -58,9 +58,11 @@ class Count:
         return len(self.half_widths)
 
     def text(self, name: str) -> str:
-        low, high = interval(self.alarms, self.number)
-        middle = float(np.median(self.half_widths)) if self.half_widths else math.nan
-        alarms = f"{self.alarms} of {self.number} [{100 * low:.1f}, {100 * high:.1f}] %"
+        """Its row; it holds a comparison."""
+        rate, middle = proportion(self.alarms, self.number), float(np.median(self.half_widths))
+        assert rate.low is not None
+        assert rate.high is not None
+        alarms = f"{self.alarms} of {self.number} [{100 * rate.low:.1f}, {100 * rate.high:.1f}] %"
         return f"{name:<40}{alarms:<28}{self.held} of {self.number:<10}{100 * middle:.1f} %"
 
 
@@ -87,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         counts = counted([run for run in found if is_whole(run, arguments.blocks, arguments.copies)])
     print(f"{'equal arms':<40}{'told as different':<28}{'intervals hold 1':<20}half-width, median")
     for name, count in counts.items():
-        print(count.text(name))
+        print(count.text(name) if count.number else f"{name}: nothing is compared")
     judged = [count for name, count in counts.items() if not name.endswith("at one speed")]
     alarms, number = sum(count.alarms for count in judged), sum(count.number for count in judged)
     keep(arguments.json, {"alarms": alarms, "comparisons": number})
@@ -128,15 +130,6 @@ def counted(runs: Sequence[Findings]) -> dict[str, Count]:
             if row.arm.role == "treatment":
                 counts.setdefault(f"{row.metric.title}, at one speed", Count()).hear(row.held, alarm=False)
     return counts
-
-
-def interval(count: int, number: int) -> tuple[float, float]:
-    """95 %, of a share."""
-    if not number:
-        return math.nan, math.nan
-    low = scipy.stats.beta.ppf(0.025, count, number - count + 1) if count else 0.0
-    high = scipy.stats.beta.ppf(0.975, count + 1, number - count) if count < number else 1.0
-    return float(low), float(high)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.alike import Count, alike, counted, interval
+from bench.alike import Count, alike, counted
 from test_speed import Lab
 from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.power import proportion
 from virtoll.report.findings import find
 from virtoll.run.request import Request, read
 
@@ -28,7 +29,8 @@ def test_its_arms_are_native_under_other_names() -> None:
 )
 def test_a_shares_interval_is_clopper_and_pearsons(count: int, number: int, low: float, high: float) -> None:
     """In closed form where none or all are counted: 1 - 0.025^(1/n), and 0.025^(1/n)."""
-    assert interval(count, number) == pytest.approx((low, high), abs=5e-5)
+    rate = proportion(count, number)
+    assert (rate.low, rate.high) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_a_comparison_without_an_interval_is_none() -> None:

@@ -23,6 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use virtoll_probe::windows::clock_ns;
+use virtoll_probe::{sleep_until, SplitMix64};
 
 // From 2 to 6 ms, drawn anew each time: out of step with ticks, and with loads that ask by the clock. Each reading takes the CPU
 // from whoever computes there, which costs a virtual machine more than a process: 250 a second, of some 6 us.
@@ -162,10 +163,10 @@ impl Reader {
 
     fn read_on(&self, cpu: usize) {
         comes_first();
-        let mut drawn = now_ns();
+        let mut random = SplitMix64(now_ns());
         while !self.over.load(Ordering::Relaxed) {
             let within = MOST_INTERVAL_NS - LEAST_INTERVAL_NS;
-            sleep_until(now_ns() + LEAST_INTERVAL_NS + drawn_below(within, &mut drawn));
+            sleep_until(now_ns() + LEAST_INTERVAL_NS + random.drawn() % within);
             let reading = reading();
             if !is_on(cpu) {
                 continue; // it was taken offline, say, and its threads are elsewhere
@@ -203,9 +204,9 @@ fn tried(cpus: &[usize], others: &[usize], count: usize) -> Option<Vec<(f64, f64
     let tries: Option<Option<Vec<_>>> = thread::Builder::new()
         .spawn(move || {
             comes_first();
-            let mut drawn = now_ns();
+            let mut random = SplitMix64(now_ns());
             (0..count)
-                .map(|at| trying.one(cpus[at % cpus.len()], &mut drawn))
+                .map(|at| trying.one(cpus[at % cpus.len()], &mut random))
                 .collect()
         })
         .ok()?
@@ -275,13 +276,13 @@ impl State {
         }
     }
 
-    fn one(&self, cpu: usize, drawn: &mut u64) -> Option<(f64, f64)> {
+    fn one(&self, cpu: usize, random: &mut SplitMix64) -> Option<(f64, f64)> {
         if !is_kept_to(cpu) {
             return None;
         }
         let mut order = [AT_WORK, OWN_IDLE, OTHERS_IDLE];
         for last in [2, 1] {
-            order.swap(last, drawn_below(last as u64 + 1, drawn) as usize);
+            order.swap(last, (random.drawn() % (last as u64 + 1)) as usize);
         }
         let mut logs = [0.0; 3];
         for state in order {
@@ -324,34 +325,10 @@ fn is_on(cpu: usize) -> bool {
     usize::try_from(unsafe { libc::sched_getcpu() }) == Ok(cpu)
 }
 
-/// Below `most`, by a linear congruential generator (Knuth's MMIX), of its upper bits.
-fn drawn_below(most: u64, drawn: &mut u64) -> u64 {
-    *drawn = drawn
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*drawn >> 33) % most
-}
-
 /// Ahead of whatever computes on its CPU, where that is allowed; else it waits for its turn, and reads then.
 fn comes_first() {
     // SAFETY: of this thread alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, -20) };
-}
-
-fn sleep_until(at_ns: u64) {
-    let time = libc::timespec {
-        tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (at_ns % 1_000_000_000) as libc::c_long,
-    };
-    // SAFETY: reads one timespec; that a signal ends it early only makes a reading come early.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_MONOTONIC,
-            libc::TIMER_ABSTIME,
-            &time,
-            std::ptr::null_mut(),
-        )
-    };
 }
 
 fn now_ns() -> u64 {
@@ -464,16 +441,6 @@ mod tests {
             Yardstick::default().obey(&["try", &none, &a_cpu(), "1"]),
             None
         );
-    }
-
-    #[test]
-    fn what_is_drawn_lies_below_and_is_spread_out() {
-        let mut drawn = 1;
-        let each: Vec<u64> = (0..6_000).map(|_| drawn_below(6, &mut drawn)).collect();
-        for face in 0..6 {
-            let count = each.iter().filter(|one| **one == face).count();
-            assert!((850..1150).contains(&count), "{face}: {count}");
-        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ mod timer;
 mod unix;
 pub mod windows;
 
+pub use disk::pattern::SplitMix64;
+pub use flow::pace::sleep_until;
+
 pub use network::peer;
 
 use std::io::{self, Write};

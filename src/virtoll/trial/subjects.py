@@ -127,7 +127,7 @@ class DrivenService(Subject):
     instance: Instance
     rotation: Rotation | None = None
     company: Company = field(default_factory=Company)  # the other servers that are loaded meanwhile
-    yardstick: Yardstick | None = None  # of the CPUs that the instance computes on, where it stands still
+    yardstick: Yardstick | None = None  # of the CPUs that the instance computes on
     _measurements: list[Measurement] = field(default_factory=list)
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
     _paces_per_s: list[float | None] = field(default_factory=list)  # the warm-up's, once it is over

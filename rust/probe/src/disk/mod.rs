@@ -12,7 +12,7 @@ mod file;
 pub mod fsync;
 mod latencies;
 mod order;
-mod pattern;
+pub(crate) mod pattern;
 mod settings;
 mod transfer;
 mod uring;

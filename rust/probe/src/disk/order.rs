@@ -18,7 +18,7 @@ impl Order {
         let mut order: Vec<u32> = (0..records).collect();
         let mut random = SplitMix64(SEED);
         for last in (1..order.len()).rev() {
-            order.swap(last, (random.next() % (last as u64 + 1)) as usize);
+            order.swap(last, (random.drawn() % (last as u64 + 1)) as usize);
         }
         Order::Shuffled(order)
     }

@@ -54,7 +54,7 @@ impl Pattern {
 /// The eight bytes at `offset`, a multiple of eight, of the text with this seed.
 fn word(seed: u64, offset: u64) -> [u8; WORD] {
     let number = offset % PERIOD_BYTES as u64 / WORD as u64;
-    SplitMix64::at(seed, number).next().to_le_bytes()
+    SplitMix64::at(seed, number).drawn().to_le_bytes()
 }
 
 /// Pseudo-random bytes, and the beginning of them repeated at the end.
@@ -78,7 +78,7 @@ impl SplitMix64 {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn drawn(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn splitmix64_gives_the_published_numbers() {
         let mut random = SplitMix64(1_234_567);
-        assert_eq!(random.next(), 6_457_827_717_110_365_317);
-        assert_eq!(random.next(), 3_203_168_211_198_807_973);
+        assert_eq!(random.drawn(), 6_457_827_717_110_365_317);
+        assert_eq!(random.drawn(), 3_203_168_211_198_807_973);
     }
 
     #[test]

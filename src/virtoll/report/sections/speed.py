@@ -102,15 +102,16 @@ def _told(findings: Findings, metric: Metric, arm: Arm) -> Told | str:
     found = at_one_speed(matrix, metric.name, arm, [conditions[c] for c in asked], every[:, asked])
     if isinstance(found, str):
         return found
-    natives = natives_of(matrix, metric.name)[:, number, findings.columns(metric.name)][:, asked]
+    natives = None
+    if findings.rule.pilot is not None:
+        natives = natives_of(matrix, metric.name)[:, number, findings.columns(metric.name)][:, asked]
     held, times = _estimates(findings, found, natives)
     return Told(metric, arm, toll.ratio, held, times, tuple(line.share for line in found.lines))
 
 
-def _estimates(findings: Findings, found: AtOneSpeed, natives: Floats) -> tuple[Estimate, Estimate]:
+def _estimates(findings: Findings, found: AtOneSpeed, natives: Floats | None) -> tuple[Estimate, Estimate]:
     rule = findings.rule
-    made_of = None if rule.pilot is None else natives
-    held, times = (summary_under(rule, each, made_of) for each in (found.logs, found.apart))
+    held, times = (summary_under(rule, each, natives) for each in (found.logs, found.apart))
     assert held is not None  # some are known
     assert times is not None
     return rule.interval(found.summary(held), _PAIRED), rule.interval(times, _PAIRED)
@@ -126,7 +127,7 @@ def _all(findings: Findings) -> list[Any]:
 
 
 def _share_of_cpu(findings: Findings) -> float:
-    """In per cent: of two times as long as is timed, every 2 ms."""
+    """In per cent: of two times as long as is timed, every `_EVERY_NS`."""
     return 100 * 2 * float(np.median(_times_ns(findings))) / _EVERY_NS
 
 
