@@ -20,6 +20,7 @@ _ANSWERS = {
     "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + BODY + b"\r\n0\r\n\r\n",
     "/other-length": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
     "/unavailable": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+    "/moved": b"HTTP/1.1 302 Found\r\nLocation: /ok\r\nContent-Length: 0\r\n\r\n",
     "/junk": b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n",
 }
 _BIG_BYTES = 3_000_000

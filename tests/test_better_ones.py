@@ -17,6 +17,7 @@ from virtoll.record.model import (
     ALL_THERE,
     GENERATOR_HEADROOM,
     HEADROOM_FOR_ALL,
+    MAY_BE_MEASURED,
     ORIGIN_HEADROOM,
     Check,
     Phase,
@@ -126,6 +127,17 @@ def test_the_fastest_trials_are_lost_with_the_origins_headroom_as_with_the_gener
     """Where the two share a CPU the origin's proof fails first, and nothing was said."""
     (told,) = reservations(find(changed(write_run(tmp_path / "run", RECIPE), invalid_for(check))))
     assert told.startswith(f"{who} had no headroom in 5 trials, the fastest of {DOCKER.label}")
+
+
+def test_where_a_tool_was_slow_that_is_told_on_top(tmp_path: Path) -> None:
+    def full(record: TrialRecord) -> TrialRecord:
+        detail = f"used 99% of 1 CPU, as the host books it: ab 2.3 {MAY_BE_MEASURED}"
+        checks = [*record.checks, Check(name=GENERATOR_HEADROOM, passed=None, detail=detail)]
+        return record.model_copy(update={"checks": checks})
+
+    (told,) = reservations(find(changed(write_run(tmp_path / "run", RECIPE), full)))
+    assert " used nearly all of the CPU time that it can use in 5 valid trials, of docker+routed: it may be" in told
+    assert reservations(find(write_run(tmp_path / "other", RECIPE))) == []
 
 
 def outside(record: TrialRecord) -> TrialRecord:

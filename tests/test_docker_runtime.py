@@ -26,11 +26,12 @@ from virtoll.platforms import bundle, docker, docker_runtime, dockerd, gvisor, m
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.dockerd import AS_IT_COMES, Daemon, Setting
 from virtoll.platforms.groups import Groups
+from virtoll.platforms.gvisor import Gvisor
 from virtoll.run.readiness import Readiness
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 
-LAB = SimpleNamespace(cgroup="virtoll/ab12")
+LAB = SimpleNamespace(cgroup="virtoll/ab12", host=LocalHost())
 LIMITS = Limits(pids=64)
 PUBLISHED = cast(
     Attachment, SimpleNamespace(kind="published", mode="published", ports=(), endpoint_address="198.18.1.1")
@@ -249,7 +250,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for top in ("cpu", "memory"):
         (tmp_path / top / "virtoll/ab12/i/payload").mkdir(parents=True)
     tops = (tmp_path / "cpu", tmp_path / "memory")
-    return docker_runtime.program("runsc", programs.parent, tops)
+    return docker_runtime.program(LocalHost(), "runsc", programs.parent, tops)
 
 
 def called(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -306,9 +307,36 @@ def test_how_a_sentry_is_told_of_system_calls_is_told_where_it_says_so(monkeypat
             return Completed(tuple(argv), 0, b"", self.told.encode())
 
     for told, known in ((said, {"accelerator": "systrap"}), ("", {})):
-        monkeypatch.setattr(gvisor, "_by_themselves", {})
+        monkeypatch.setattr(gvisor, "_flags", {})
         assert made("runsc")._system_calls(There(told)) == known
     assert made("crun")._system_calls(There(said)) == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "flags"),
+    [
+        ("  -overlay\n    \tx\n  -overlay2 value\n    \twrap mounts (default root:self)\n", ["--overlay2=none"]),
+        ("  -overlay\n    \twrap mounts; see -overlay2\n", []),
+    ],
+    ids=["2023", "before"],
+)
+def test_what_a_sentry_writes_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, told: str, flags: list[str]) -> None:
+    class There(LocalHost):
+        def run(self, argv: Sequence[str], **_: Any) -> Completed:
+            return Completed(tuple(argv), 0, told.encode(), b"")
+
+    monkeypatch.setattr(gvisor, "_flags", {})
+    assert gvisor.on_its_disk(There()) == flags
+    argv = Gvisor()._run(There(), Path("/there"), "it")
+    assert [word for word in argv[: argv.index("run")] if "overlay" in word] == flags
+
+
+def test_a_daemon_calls_a_sentry_with_what_keeps_its_files_on_the_disk(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_runtime, "on_its_disk", lambda _host: ["--overlay2=none"])
+    other = docker_runtime.program(LocalHost(), "runsc", script.parent, ())
+    assert "--overlay2=none" in called(other, "state", "0f1e").stdout.split()
 
 
 # -- on this machine -----------------------------------------------------------------------------------------------

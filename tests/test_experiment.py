@@ -609,6 +609,22 @@ def test_an_origin_that_could_not_be_read_is_no_proof_and_none_needs_none(
 
 
 @pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])
+def test_a_victim_that_hangs_to_the_end_makes_no_trial_invalid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Exception | str
+) -> None:
+    """All connections wait for it, and what is due meanwhile is never sent."""
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    hangs = EVENTS.model_copy(update={"offered": 50, "queued": 50, "failures": {"timeout": 50}, "censored": 50})
+    (notes,) = Stage(watched(WELL), wrong=wrong, events=hangs).perform(monkeypatch, tmp_path)
+    assert (notes.outcome, broken(notes)) == ("did not answer", set())
+    (check,) = (check for check in notes.checks if check.name == proofs.OFFERED)
+    assert check.passed is None
+    assert check.detail.startswith("50 of 100 requests sent; 50 had to wait for a free connection; the victim did")
+    (alone,) = Stage(watched(WELL), aggressor="", wrong=wrong, events=hangs).perform(monkeypatch, tmp_path)
+    assert proofs.OFFERED in broken(alone), "nobody harmed it"
+
+
+@pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])
 def test_a_victim_that_does_not_answer_is_a_result(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Exception | str
 ) -> None:

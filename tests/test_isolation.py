@@ -25,6 +25,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole, with_interval
 from virtoll.report.sections import isolation as section
+from virtoll.report.sections import limits as limits_section
 from virtoll.report.sections.isolation import Protection, losses
 from virtoll.report.sections.neighbours import doings
 from virtoll.study.file import read_study
@@ -445,6 +446,11 @@ def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
     (limits,) = (table for table in contents.tables(findings) if table.name == "limits")
     assert limits.heads == ("Arm", "CPU limit", "Disk limit", "Limit of processes", "Memory limit")
     assert [cell.text for cell in limits.rows[0]] == ["native+host", "throttled", "refused", "refused", "killed"]
+
+
+def test_a_limit_of_as_many_cpus_as_there_are_is_not_shown() -> None:
+    detail = "3 busy threads got 1.98 CPU, and the host has no more"
+    assert limits_section._limit([(True, detail)]).text == "not shown"
 
 
 @pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])

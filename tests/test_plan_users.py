@@ -27,6 +27,7 @@ from test_servers import TEXT as BOTH
 from test_servers import measured as two_servers
 from undisturbed import undisturbed
 from virtoll.analysis import carrying, scaling
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.sizing import Asked, Deployment, Price, size
 from virtoll.cli import main
 from virtoll.study.plan import make_plan
@@ -386,6 +387,30 @@ def test_trials_at_several_numbers_of_connections_are_levels(
     told = planned(capsys, str(made), "--users", "100", "--objective", "rate > 0.001")
     assert told["native+host"]["at_least"] == 32
     assert told["native+host"]["law"] is not None
+
+
+def test_a_level_that_missed_one_part_is_missed_whatever_is_not_told_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An overloaded server stalls its viewers, and tells no ages."""
+
+    def part(metric: str) -> Any:
+        return SimpleNamespace(
+            metric=metric, text=f"{metric} < 1", is_met=lambda value: value is not None and value < 1
+        )
+
+    monkeypatch.setattr(carrying, "missed_of_its_own", lambda *_: ())
+    cell = SimpleNamespace(values={}, censored=set(), unplaced=set())
+    matrix: Any = SimpleNamespace(cell=lambda *_: cell)
+    missed = carrying._missed_by(matrix, NATIVE, [part("stalled"), part("age")])
+    for values, told in (
+        ({"stalled": 4.0}, ("stalled < 1",)),
+        ({"stalled": 0.0}, None),
+        ({"stalled": 0.0, "age": 0.5}, ()),
+        ({"stalled": 4.0, "age": 5.0}, ("stalled < 1", "age < 1")),
+    ):
+        cell.values = values
+        assert missed(1, Condition(())) == told
 
 
 def test_a_run_without_users_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

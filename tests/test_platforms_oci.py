@@ -336,8 +336,8 @@ def test_what_is_not_installed_is_told_with_its_package(
 
 def test_gvisor_is_commanded_where_nobody_else_is() -> None:
     """runsc of 2022 listens at \\0runsc-sandbox.NAME (unix(7)) in the network that it is started in."""
-    assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[:3] == ["unshare", "--net", "runsc"]
-    assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[-1] == "vt-ab12-b01-t0001"
+    assert Gvisor()._run(LocalHost(), Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[:3] == ["unshare", "--net", "runsc"]
+    assert Gvisor()._run(LocalHost(), Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[-1] == "vt-ab12-b01-t0001"
 
 
 class Asked(LocalHost):

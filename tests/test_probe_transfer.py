@@ -17,7 +17,7 @@ import sliced
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError
 from virtoll.lab.base import Lab
-from virtoll.lab.slices import burst_bytes
+from virtoll.lab.shaping import burst_bytes
 from virtoll.probes import transfer
 from virtoll.probes.base import Place, ProbeError, Slice
 from virtoll.probes.transfer import Transfer, TransferSettings

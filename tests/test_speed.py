@@ -17,7 +17,7 @@ from on_fakes import on_fakes
 from synthetic import DOCKER
 from test_deciding import IN_TURN, virtoll
 from virtoll.analysis.estimates import Estimate, Floats, over_conditions
-from virtoll.analysis.speed import LEAST_FREEDOM, Rounds, line
+from virtoll.analysis.speed import LEAST_FREEDOM, Rounds, _typical, line
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import OTHERS_IDLE, OWN_IDLE, YARDSTICK, PlannedTrial
 from virtoll.report.build import build_report
@@ -287,6 +287,22 @@ def test_a_run_of_before_reads_as_it_did(lab: Lab) -> None:
     (said,) = Speed().method(find(lab.out))
     assert said.endswith("is not known**: no yardstick was read in a valid trial.")
     assert told(find(lab.out)) == []
+
+
+def test_a_few_tries_that_others_met_do_not_count(lab: Lab) -> None:
+    lab.run()
+    bursts, all_of_them = [0.001] * 10 + [-0.001] * 24 + [-0.35] * 4 + [0.2] * 2, [0.04, 0.05, 0.06, 0.05] * 10
+    lab.change(lambda record: record["facts"].update({YARDSTICK: {OWN_IDLE: all_of_them, OTHERS_IDLE: bursts}}))
+    (said,) = Speed().method(find(lab.out))
+    assert "times change by +5.1 ± 0.4 % where the CPU idles" in said
+    assert "and by -0.1 ± 0.1 % where the other CPUs of the lab idle" in said
+
+
+def test_the_error_of_typical_tries_is_how_far_their_mean_scatters() -> None:
+    rng = np.random.default_rng(8)
+    tries = 0.01 * rng.standard_t(2, (2000, 40))
+    each = [_typical(one) for one in tries.tolist()]
+    assert np.mean([abs(one.mean) <= one.half_width() for one in each]) == pytest.approx(0.95, abs=0.015)
 
 
 # -- the slope ---------------------------------------------------------------------------------------------

@@ -167,7 +167,8 @@ def _levelled(
 def _missed_by(
     matrix: Matrix, arm: Arm, objectives: Sequence[Objective]
 ) -> Callable[[int, Condition], tuple[str, ...] | None]:
-    """Of one deployment at one level: its own values, not an interval's. Who was kept out of a ramp's level, or cut
+    """Of one deployment at one level: its own values, not an interval's. Where one part is missed it is, whether or not
+    another is told; where none is, and one is not told, nobody knows. Who was kept out of a ramp's level, or cut
     off, was not served whatever the objective; as far as the ramp was held against one of its own, that is known.
     """
     owed = {STAYED} if any(one.metric.endswith(PRESENT) for one in objectives) else {STAYED, ALL_THERE}
@@ -178,10 +179,11 @@ def _missed_by(
             return None
         told = [(one, cell.values.get(one.metric), one.metric in cell.censored - cell.unplaced) for one in objectives]
         lacked = [text for text in missed_of_its_own(matrix, block, arm, condition) or () if text in owed]
-        if not lacked and any(value is None and not censored for _, value, censored in told):
-            return None
         known = [(one, value) for one, value, censored in told if value is not None or censored]
-        return (*(one.text for one, value in known if not one.is_met(value)), *lacked)
+        misses = (*(one.text for one, value in known if not one.is_met(value)), *lacked)
+        if not misses and len(known) < len(told):
+            return None
+        return misses
 
     return missed
 

@@ -35,7 +35,7 @@ from virtoll.images.config import ImageConfig, parse
 from virtoll.images.source import Source
 from virtoll.images.unpack import PACKAGES, unpack
 
-RECIPE = 1  # count up when what is done to the user's files changes
+RECIPE = 2  # count up when what is done to the user's files changes
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname -m, and what images call it
 _HAS_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # what is met where another thing was seen a moment before
 _SHOWN = 5

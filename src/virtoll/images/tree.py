@@ -40,9 +40,9 @@ _CHUNK_BYTES = 1024**2
 def make_fit(rootfs: Path, config: ImageConfig, where: str) -> list[str]:
     """Change an unpacked image in place; what of it was left out, one sentence each.
 
-    Directories that every platform needs are made (/dev, /proc, /sys, /dev/shm, /run, /tmp, /etc), and those that the
-    configuration names: the working directory and the volumes, which are plain directories here. A directory that is
-    there keeps its mode and owner. ``where`` names the image in errors.
+    Directories that every platform needs are made (/dev, /proc, /sys, /dev/shm, /run, /tmp, /var/tmp, /etc), and those
+    that the configuration names: the working directory and the volumes, which are plain directories here. A directory
+    that is there keeps its mode and owner. ``where`` names the image in errors.
     """
     if os.path.lexists(rootfs / RESERVED):
         raise HostError(
@@ -65,7 +65,8 @@ def make_fit(rootfs: Path, config: ImageConfig, where: str) -> list[str]:
         place.write_text(text, encoding="utf-8")
         place.chmod(0o644)
     inside.directory(rootfs, "/run")
-    inside.directory(rootfs, "/tmp", 0o1777)
+    for path in ("/tmp", "/var/tmp"):  # gVisor has /tmp in memory, and the other on the image's own disk, as all have
+        inside.directory(rootfs, path, 0o1777)
     for path in (config.working_dir, *config.volumes):
         inside.directory(rootfs, path)
     return left_out

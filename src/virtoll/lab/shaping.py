@@ -11,9 +11,8 @@ from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
 from virtoll.units import within
 
-# A packet may wait at most this long in the queue of a rate-limited link (about what home routers are built for).
-_QUEUE_MS = 50
-_LARGEST_PACKET_BYTES = 65_536  # of GSO
+_QUEUE_MS = 50  # of a rate-limited link: what would wait longer is dropped (about what home routers are built for)
+_LEAST_BYTES = 2 * 1514  # two frames: a line sends one at a time, and a bucket must hold one while it fills
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class LinkShape:
         return self.rate_bit_per_s is None and self.delay_ns is None and self.loss_percent == 0
 
 
-def qdisc_commands(shape: LinkShape, device: str, least_burst_bytes: int = _LARGEST_PACKET_BYTES) -> list[str]:
+def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
     """The `tc` commands that put the shape on what leaves ``device``: netem at the root, tbf below it or alone.
 
-    ``least_burst_bytes``: so much passes at once after a pause; a larger packet is cut into its segments first.
+    The queue's length is told in bytes: by tbf's ``latency`` it would hold as much as passes at once besides.
     """
     commands = []
     place = "root handle 1:"
@@ -49,16 +48,22 @@ def qdisc_commands(shape: LinkShape, device: str, least_burst_bytes: int = _LARG
         )
         place = "parent 1:1 handle 2:"
     if shape.rate_bit_per_s is not None:
-        burst = burst_bytes(shape.rate_bit_per_s, least_burst_bytes)
+        burst, queue = burst_bytes(shape.rate_bit_per_s), _carried_bytes(shape.rate_bit_per_s, _QUEUE_MS)
         commands.append(
-            f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst} latency {_QUEUE_MS}ms"
+            f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst} limit {queue}"
         )
     return commands
 
 
-def burst_bytes(rate_bit_per_s: int, least: int = _LARGEST_PACKET_BYTES) -> int:
-    """What a rate-limited link lets pass at once after a pause: what it carries in 4 ms, a timer tick at 250 Hz."""
-    return max(least, rate_bit_per_s // 8 // 250)
+def burst_bytes(rate_bit_per_s: int) -> int:
+    """What a rate-limited link lets pass at once after a pause: what it carries in 4 ms, a timer tick at 250 Hz. A
+    larger packet is cut into its segments first.
+    """
+    return _carried_bytes(rate_bit_per_s, 4)
+
+
+def _carried_bytes(rate_bit_per_s: int, within_ms: int) -> int:
+    return max(_LEAST_BYTES, rate_bit_per_s * within_ms // 8000)
 
 
 @contextmanager

@@ -35,7 +35,6 @@ from virtoll.lab.wiring import ip_batch, receive_on
 from virtoll.units import within
 
 _MOST = 100
-_LEAST_BURST_BYTES = 2 * 1514  # two frames: a radio sends one at a time, and a bucket must hold one while it fills
 _GROUP = 100  # of the channels' links; those of the network modes begin at 118 (virtoll.networks.wires)
 _TABLE = 118  # of the routes through the channels
 _PROTOCOL = 118  # marks our rules, so that one command deletes them
@@ -84,7 +83,7 @@ class Channel:
 
     def shaping(self) -> list[str]:
         """`tc` commands, the same for both ends."""
-        return qdisc_commands(LinkShape(rate_bit_per_s=self.rate_bit_per_s), self.device, _LEAST_BURST_BYTES)
+        return qdisc_commands(LinkShape(rate_bit_per_s=self.rate_bit_per_s), self.device)
 
     def mac(self, end: int) -> str:
         """Of the end on node A (1) or B (2)."""
@@ -94,11 +93,6 @@ class Channel:
 def channels(slices: Slices) -> list[Channel]:
     """The channels of the slices, in their order."""
     return [Channel(index, slices.rate_bit_per_s) for index in range(slices.count)]
-
-
-def burst_bytes(rate_bit_per_s: int) -> int:
-    """What a channel lets pass at once after a pause."""
-    return shaping.burst_bytes(rate_bit_per_s, _LEAST_BURST_BYTES)
 
 
 def first_free_slot(slices: Slices) -> int:

@@ -35,6 +35,10 @@ class AbLoad(HttpTool):
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:  # noqa: ARG002
+        """Its one thread's."""
+        return 1
+
     def lasting(self, duration_ns: int) -> Any:
         """The settings of a run that time alone ends: it must be told a number, so one that it does not reach."""
         requests = _NEVER_REACHED_PER_S * outside.whole_seconds(duration_ns)

@@ -123,6 +123,19 @@ def missing(host: Host, tool: str, package: str) -> list[Problem]:
     return [] if found else [Problem(f"{tool} is not installed", host.where, f"apt-get install {package}")]
 
 
+def refuse_redirect(client: Client, offer: Http, path: str) -> None:
+    """TrialError where what is asked for is elsewhere: a tool that calls this takes the answer that says so for the
+    thing itself. Of a service that does not answer the tool tells.
+    """
+    try:
+        status = client.get(offer, path).status
+    except TrialError:
+        return
+    if status // 100 == 3:
+        what = f"{offer.url(path)} is answered with status {status}, which leads elsewhere"
+        raise TrialError(what, where="[load] path", remedy="name the path that it leads to")
+
+
 def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str, str] | None = None) -> Output:
     """Run a tool where the client stands, for at most ``expected_s`` and some grace.
 

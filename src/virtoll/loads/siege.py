@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from virtoll.lab.client import Client
 from virtoll.loads import outside
-from virtoll.loads.base import Measurement
+from virtoll.loads.base import Measurement, cpus_of_users
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
 from virtoll.record.model import Quantity
@@ -37,6 +37,10 @@ class SiegeLoad(HttpTool):
     summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     packages: ClassVar[tuple[str, ...]] = ("siege",)
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
+        """A thread for each connection."""
+        return cpus_of_users(self.settings.connections if intensity is None else round(intensity), cpus)
+
     @property
     def quantities(self) -> dict[str, Quantity]:
         """Its own statistics."""
@@ -44,6 +48,7 @@ class SiegeLoad(HttpTool):
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it fails or hangs (it has been seen to ignore SIGTERM)."""
+        outside.refuse_redirect(client, offer, settings.target)
         rc = client.directory / "siegerc"
         client.host.put(rc, configuration(settings, offer).encode())
         expected_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9

@@ -51,6 +51,10 @@ class WrkLoad(HttpTool):
     summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
+    def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
+        """Its threads', each of which has as many connections."""
+        return _threads(self.settings.connections if intensity is None else round(intensity), cpus)
+
     @property
     def quantities(self) -> dict[str, Quantity]:
         """Its percentiles, as it corrects them."""
@@ -58,6 +62,7 @@ class WrkLoad(HttpTool):
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does when the first connection is refused."""
+        outside.refuse_redirect(client, offer, settings.target)
         lua = client.directory / "wrk.lua"
         client.host.put(lua, script(settings, offer).encode())
         argv = command(settings, client.cpus, offer, str(lua))
@@ -76,13 +81,17 @@ def script(settings: ToolSettings, offer: Http) -> str:
 
 def command(settings: ToolSettings, cpus: int, offer: Http, lua: str) -> list[str]:
     """wrk's command line; a thread a CPU, as far as each gets as many connections: it leaves out what is over."""
-    threads = max(number for number in range(1, max(1, cpus) + 1) if settings.connections % number == 0)
+    threads = _threads(settings.connections, cpus)
     argv = ["wrk", "-t", str(threads), "-c", str(settings.connections)]
     argv += ["-d", f"{outside.whole_seconds(settings.time_limit_ns)}s"]
     argv += ["--timeout", f"{outside.whole_seconds(settings.timeout_ns)}s", "-s", lua]
     if not settings.keep_alive:
         argv += ["-H", "Connection: close"]
     return [*argv, offer.url("/") if not offer.proxy else f"http://{offer.address}:{offer.port}/"]
+
+
+def _threads(connections: int, cpus: int) -> int:
+    return max(number for number in range(1, max(1, cpus) + 1) if connections % number == 0)
 
 
 def parse(output: outside.Output) -> Measurement:

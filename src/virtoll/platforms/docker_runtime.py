@@ -20,7 +20,7 @@ from pathlib import Path
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.programs import find
-from virtoll.platforms.gvisor import COVERED
+from virtoll.platforms.gvisor import COVERED, on_its_disk
 from virtoll.platforms.requirements import command_missing
 
 USUAL, SENTRY = "runc", "runsc"
@@ -42,7 +42,7 @@ case " $* " in *" create "*)
     for top in {tops}; do echo $$ >"$top$group/cgroup.procs"; done ;;
 esac
 covered='{mounts} exec "$@"'
-exec unshare --mount --propagation=private sh -e -c "$covered" sh {program} --ignore-cgroups "$@"
+exec unshare --mount --propagation=private sh -e -c "$covered" sh {program} --ignore-cgroups {flags} "$@"
 """
 
 
@@ -60,7 +60,7 @@ def problem(host: Host, runtime: str) -> Problem | None:
     return Problem(f"{runtime} is not installed", host.where, f"put {runtime} into the PATH, or name another runtime")
 
 
-def program(runtime: str, directory: Path, tops: Iterable[Path]) -> Path:
+def program(host: Host, runtime: str, directory: Path, tops: Iterable[Path]) -> Path:
     """What a daemon is to call it by; ``directory`` is where a script may lie, ``tops`` where control groups do."""
     path = Path(find(runtime) or runtime)
     if runtime != SENTRY:
@@ -71,6 +71,7 @@ def program(runtime: str, directory: Path, tops: Iterable[Path]) -> Path:
             tops=" ".join(shlex.quote(str(top)) for top in tops),
             mounts=" ".join(f"mount -t tmpfs tmpfs {place};" for place in COVERED),
             program=shlex.quote(str(path)),
+            flags=" ".join(on_its_disk(host)),
         ),
         encoding="utf-8",
     )

@@ -284,7 +284,8 @@ class Daemon:
         name = self.setting.runtime
         if name == docker_runtime.USUAL:
             return []
-        return [f"--add-runtime={name}={docker_runtime.program(name, self._tools, hierarchies().directories(''))}"]
+        program = docker_runtime.program(self.lab.host, name, self._tools, hierarchies().directories(""))
+        return [f"--add-runtime={name}={program}"]
 
     def _hidden(self) -> str:
         """The kind of file system that it is started without, for its runtime's sake, if any."""

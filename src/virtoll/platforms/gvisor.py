@@ -108,7 +108,7 @@ class Gvisor(Platform):
             veth.move_to(host, attachment, netns)
             told = configuration(root, groups, limits, Path("/run/netns", netns))
             bundle.write(host, directory / "bundle", told)
-            argv = bundle.apart(root, self._run(directory, netns), covered=COVERED)
+            argv = bundle.apart(root, self._run(host, directory, netns), covered=COVERED)
             log, confinement = directory / "runsc.log", Confinement(groups.payload.procs)
             agent, process = stack.enter_context(
                 agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
@@ -133,7 +133,7 @@ class Gvisor(Platform):
                 hosts_tasks_each=HOSTS_TASKS_EACH,
             )
 
-    def _run(self, directory: Path, name: str) -> list[str]:
+    def _run(self, host: Host, directory: Path, name: str) -> list[str]:
         """`runsc run`, in a network namespace without a name and without devices, which it never uses: the Sentry is
         commanded on an abstract socket of the network that runsc was started in, called after the container. In the
         machine's own any user could connect to it (runsc hangs up on all but root) or take its name beforehand.
@@ -145,7 +145,7 @@ class Gvisor(Platform):
             f"--root={directory / 'runtime'}",
             f"--platform={self.settings.system_calls}",
         ]
-        argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
+        argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null", *on_its_disk(host)]
         return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
 
 
@@ -154,18 +154,28 @@ def platforms_offered(told: str) -> list[str]:
     return sorted(set(re.findall(r"\b(?:kvm|ptrace|systrap)\b", told)))
 
 
-_by_themselves: dict[Stamp | None, str] = {}  # by program
+_flags: dict[Stamp | None, str] = {}  # what each program tells of them
 
 
 def platform_by_itself(host: Host) -> str:
     """The way of taking system calls that this runsc has where it is told none; "" where it does not say."""
+    found = re.search(r"^ *-platform string\n.*\(default \"?(\w{1,30})\"?\)$", _flags_told(host), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def on_its_disk(host: Host) -> list[str]:
+    """What has files lie on the instance's disk, as on all platforms. A runsc of 2023 or later keeps what is written in
+    memory by itself, from where no sync takes it anywhere (gvisor.dev/docs/user_guide/filesystem, Overlay).
+    """
+    return ["--overlay2=none"] if re.search(r"^ *-overlay2\b", _flags_told(host), re.MULTILINE) else []
+
+
+def _flags_told(host: Host) -> str:
     key = stamp("runsc")
-    if key not in _by_themselves:
+    if key not in _flags:
         done = host.run(["runsc", "flags"], check=False)
-        told = (done.stdout + done.stderr).decode(errors="replace")
-        found = re.search(r"^ *-platform string\n.*\(default \"?(\w{1,30})\"?\)$", told, re.MULTILINE)
-        _by_themselves[key] = found[1] if found else ""
-    return _by_themselves[key]
+        _flags[key] = (done.stdout + done.stderr).decode(errors="replace")
+    return _flags[key]
 
 
 def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> dict[str, Any]:

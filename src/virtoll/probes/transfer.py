@@ -11,7 +11,7 @@ from typing import ClassVar
 from virtoll import strict_json
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
-from virtoll.lab.slices import burst_bytes
+from virtoll.lab.shaping import burst_bytes
 from virtoll.platforms.base import Instance
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice

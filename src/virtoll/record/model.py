@@ -77,6 +77,8 @@ LATE_NS = 10 * 10**6
 
 # Proofs that fail where the service was too fast for its load: who reads results must know which trials they took.
 GENERATOR_HEADROOM, ORIGIN_HEADROOM = "the generator had headroom", "the origin had headroom"
+# How the former's detail ends where a tool of somebody else's had none: the trial is valid, as one of that tool's.
+MAY_BE_MEASURED = "may be what was measured"
 HEADROOM_FOR_ALL = "the generator had headroom for all loads"
 
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it

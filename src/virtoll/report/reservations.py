@@ -15,6 +15,7 @@ from virtoll.analysis.metrics import TrialMetrics
 from virtoll.record.model import (
     GENERATOR_HEADROOM,
     HEADROOM_FOR_ALL,
+    MAY_BE_MEASURED,
     ORIGIN_HEADROOM,
     OTHERS,
     Measured,
@@ -36,7 +37,7 @@ def reservations(findings: Findings) -> list[str]:
 
 def how_to_read(findings: Findings) -> list[str]:
     """Those that are of its valid trials."""
-    told = (_disturbed, _unsaturated, _short, _unsteady, _noted)
+    told = (_disturbed, _of_the_tool, _unsaturated, _short, _unsteady, _noted)
     return [sentence for each in told for sentence in each(findings)]
 
 
@@ -70,6 +71,23 @@ _OUTRUN = {"the generator": (GENERATOR_HEADROOM, HEADROOM_FOR_ALL), "the origin"
 
 def _lacked(names: Sequence[str], record: TrialRecord) -> bool:
     return any(check.name in names and check.passed is False for check in record.checks)
+
+
+def _of_the_tool(findings: Findings) -> list[str]:
+    """Valid trials in which somebody else's tool had no headroom: what it says is of the tool there."""
+    by_tool: dict[str, list[str]] = {}
+    for trial in findings.matrix.trials:
+        measured = trial.record.measured
+        is_full = any(c.name == GENERATOR_HEADROOM and c.detail.endswith(MAY_BE_MEASURED) for c in trial.record.checks)
+        if trial.record.status == "valid" and measured is not None and is_full:
+            by_tool.setdefault(measured.instrument, []).append(trial.record.trial.arm.label)
+    return [
+        f"{tool} used nearly all of the CPU time that it can use in {len(labels)} valid "
+        f"{'trial' if len(labels) == 1 else 'trials'}, of {join(sorted(set(labels)))}: it may be what was measured "
+        "there, so that platforms seem more alike than they are. Ask with the load http, which takes less CPU time for "
+        "a request, on a machine with more CPUs, or judge by the service's CPU time"
+        for tool, labels in by_tool.items()
+    ]
 
 
 def _failing(findings: Findings) -> list[str]:

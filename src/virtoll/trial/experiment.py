@@ -31,7 +31,7 @@ from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
-from virtoll.record.model import OTHERS_IDLE, OWN_IDLE, YARDSTICK, Audit, Measured, Outcome, PlannedTrial
+from virtoll.record.model import OTHERS_IDLE, OWN_IDLE, YARDSTICK, Audit, Check, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
@@ -439,6 +439,8 @@ class LabExperiment:
             if outcome is None or measured is None:
                 outcome = _outcome(place.instance, subject, measured, watched)
             notes.outcome = notes.outcome or outcome
+            if outcome in ("did not answer", "victim died"):
+                notes.checks = [_waited_for(check) for check in notes.checks]
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
         return outcome != "victim died"
@@ -498,6 +500,15 @@ def _victims(subject: Subject, notes: Notes) -> Measured | Exception:
         if is_being_tidied_up_after() or (isinstance(error, ProbeError) and error.is_own):
             raise
         return error
+
+
+def _waited_for(check: Check) -> Check:
+    """Of a victim that hangs to the end: what was due while all connections waited for it was not sent, and that is its
+    harm, and no broken proof.
+    """
+    if check.name != proofs.OFFERED or check.passed is not False:
+        return check
+    return check.model_copy(update={"passed": None, "detail": f"{check.detail}; the victim did not answer"})
 
 
 def _outcome(instance: Instance, subject: Subject, measured: Measured | None, watched: Watched) -> Outcome:

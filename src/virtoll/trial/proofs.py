@@ -34,6 +34,7 @@ from virtoll.record.model import (
     LEAST_BEYOND,
     LIVE_LATENCY,
     LIVED,
+    MAY_BE_MEASURED,
     MEDIA_AGE,
     NOT_BOOKED,
     NOT_LIMITED,
@@ -65,6 +66,7 @@ from virtoll.units import format_duration, plural
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
 OUTRUN = 0.95  # the same in closed loop, where the instance used `BUSY` of its own CPUs and so set the pace
 BUSY = 0.95
+OFFERED = "offered load met intended"
 OFFERED_SHARE = 0.995  # of the intended requests in open loop
 # The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
 # a part of the window are judged where they are told.
@@ -177,13 +179,17 @@ _UNTOLD = "the load does not tell how many failed"
 
 
 def of_generator(
-    notes: Notes, measured: Measured, generator_cpus: float | None, instance_busy: float | str = "its use is not known"
+    notes: Notes,
+    measured: Measured,
+    generator_cpus: float | None,
+    instance_busy: float | str = "its use is not known",
+    booked_cpus: float | str = "its use is not known",
 ) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom.
 
     ``generator_cpus``: those that it can use (`Load.usable_cpus`). ``instance_busy``: the share of its CPUs that the
     instance used in the windows. One that used all of them is what set a closed loop's pace, also where the generator
-    had little left.
+    had little left. ``booked_cpus``: what the host booked of the generator in the windows.
     """
     window = measured.window
     if measured.loop == "open":
@@ -213,8 +219,25 @@ def of_generator(
         notes.check(name, held, detail)
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
-    else:
+    elif isinstance(booked_cpus, str) or generator_cpus is None:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
+    else:
+        _of_tool(notes, measured, booked_cpus, generator_cpus, instance_busy)
+
+
+def _of_tool(
+    notes: Notes, measured: Measured, booked_cpus: float, generator_cpus: float, instance_busy: float | str
+) -> None:
+    """One of somebody else's. Who asks what a tool says of two platforms has its answer also where it was the tool that
+    was slow; the report says on top that it was.
+    """
+    share, detail = used_of(booked_cpus, generator_cpus)
+    detail, held = f"used {detail}, as the host books it", share < HEADROOM
+    if not held and not isinstance(instance_busy, str):
+        held = _is_outrun(share, instance_busy)
+        detail += f", and the instance {instance_busy:.0%} of its own"
+    detail += "" if held else f": {measured.instrument} {MAY_BE_MEASURED}"
+    notes.check(GENERATOR_HEADROOM, held or None, detail)
 
 
 def used_of(used_cpus: float, usable_cpus: float | None, of: str = "of") -> tuple[float, str]:
@@ -254,7 +277,7 @@ def _of_several(notes: Notes, measured: Measured, instance_busy: float | str) ->
 
 def _of_offered(notes: Notes, measured: Measured) -> None:
     """What was due was sent. Of a load that does not tell what failed, what was done: it sent no less."""
-    events, window, name = measured.events, measured.window, "offered load met intended"
+    events, window, name = measured.events, measured.window, OFFERED
     if events is not None:
         offered, intended, how = events.offered, events.intended, "sent"
         waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""

@@ -222,7 +222,8 @@ class DrivenService(Subject):
         used, limits = proofs.cpus_used(watched, "instance", measured.windows), self.instance.limits
         is_bounded = limits.budget == "inclusive"  # else helpers may compute beyond its CPUs
         busy = used / limits.vcpus if is_bounded and not isinstance(used, str) else "it is not known"
-        proofs.of_generator(notes, measured, self.load.usable_cpus(self.client.cpus), busy)
+        booked = proofs.cpus_used(watched, "generator", measured.windows)
+        proofs.of_generator(notes, measured, self.load.usable_cpus(self.client.cpus), busy, booked)
         proofs.of_session(notes, self.session)
         if self.has_origin:
             proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)

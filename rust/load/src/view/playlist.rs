@@ -112,6 +112,11 @@ pub fn parse(text: &[u8]) -> Result<Playlist, &'static str> {
     read.end()
 }
 
+/// Of EXT-X-KEY: no player plays what follows without the key.
+pub fn is_encrypted(value: &str) -> bool {
+    attribute(value, "METHOD") != Some("NONE")
+}
+
 #[derive(Default)]
 struct Reading {
     variants: Vec<Variant>,
@@ -155,6 +160,8 @@ impl Reading {
             }
             "BYTERANGE" => return Err("byte ranges are not known here"),
             "GAP" => return Err("gaps are not known here"),
+            "MAP" => return Err("segments that begin elsewhere (EXT-X-MAP) are not known here"),
+            "KEY" if is_encrypted(value) => return Err("encryption is not known here"),
             "MEDIA" if is_apart(value) => return Err("audio or video apart is not known here"),
             _ => {}
         }

@@ -100,6 +100,21 @@ fn a_gap_is_refused_and_no_media() {
     }
 }
 
+/// They are never asked for here, and a view would begin sooner than any player's.
+#[test]
+fn what_no_player_plays_without_is_refused() {
+    for (tag, is_known) in [
+        ("#EXT-X-MAP:URI=\"init.mp4\"\n", false),
+        ("#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n", false),
+        ("#EXT-X-KEY:METHOD=NONE\n", true),
+    ] {
+        let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n{tag}#EXTINF:4,\na\n");
+        assert_eq!(parse(text.as_bytes()).is_ok(), is_known, "{tag}");
+        let live = super::super::live::playlist::parse(text.as_bytes());
+        assert_eq!(live.is_ok(), is_known, "{tag}");
+    }
+}
+
 const MASTER: &str = "#EXT-X-STREAM-INF:BANDWIDTH=1,AUDIO=\"a\"\nvideo.m3u8\n";
 
 #[test]

@@ -9,6 +9,8 @@ use super::protocol::{Looks, Now, Protocol, Want};
 use crate::tally::Failure;
 
 const READ_BYTES: usize = 64 * 1024;
+/// Less room than this is none: what plays while one read is made would be read by itself, byte by byte.
+const LEAST_ROOM_NS: i64 = 1_000_000;
 
 /// What to ask for.
 #[derive(Clone, Debug)]
@@ -71,8 +73,9 @@ impl<'a> Progressive<'a> {
                 _ => self.phase = Phase::Filling,
             }
         }
-        let room_bytes = self.file.bytes(rules.buffer_ns - now.player.ahead_ns());
-        if room_bytes > 0 {
+        let room_ns = rules.buffer_ns - now.player.ahead_ns();
+        let room_bytes = self.file.bytes(room_ns);
+        if room_bytes > 0 && room_ns > LEAST_ROOM_NS {
             return Want::Read(READ_BYTES.min(room_bytes as usize));
         }
         self.phase = Phase::Full;
@@ -235,6 +238,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_plays_while_it_reads_is_no_room() {
+        let file = file();
+        let mut watching = Watching::new(&file, true);
+        let Want::Read(most) = watching.want(0) else {
+            panic!("it reads")
+        };
+        assert_eq!(most, 32_000);
+        watching.take(0, &text(0, BYTES)[..most]).unwrap();
+        assert_eq!(watching.want(200_000), Want::Pause(SECOND / 2)); // 2 bytes of 8 kB/s have played
     }
 
     #[test]

@@ -25,8 +25,11 @@ pub struct Records {
     pub generation: u8,
     /// By record: which text it holds.
     pub written: Vec<u8>,
-    /// One record in so many is timed, where they are moved one after the other.
+    /// One record in so many is timed, where they are moved one after the other,
     pub timed_one_in: u64,
+    /// and so many more are not until one is. It goes on from window to window: else the first record of each, which is
+    /// cold, would always be among those that are.
+    pub untimed: u64,
     pub latencies: Latencies,
     pub moved_bytes: u64,
     /// Records that were read and were not what belongs there.
@@ -34,6 +37,27 @@ pub struct Records {
 }
 
 impl Records {
+    /// From now on time one in so many, from the middle of the first so many on.
+    pub fn time_one_in(&mut self, count: u64) {
+        (self.timed_one_in, self.untimed) = (count, count / 2);
+    }
+
+    /// Of the next so many at least one is.
+    pub fn time_some_of(&mut self, count: u64) {
+        self.untimed %= count.max(1);
+    }
+
+    /// Whether the next record is timed.
+    fn is_timed(&mut self) -> bool {
+        let is_due = self.untimed == 0;
+        self.untimed = if is_due {
+            self.timed_one_in - 1
+        } else {
+            self.untimed - 1
+        };
+        is_due
+    }
+
     /// Byte offset of the record of this visit.
     fn offset(&self, visit: u64) -> u64 {
         self.order.record(visit) * self.record_bytes as u64
@@ -89,7 +113,7 @@ impl Records {
 pub fn one_by_one(records: &mut Records, first: u64, count: u64) -> Result<(), Failed> {
     for visit in first..first + count {
         let offset = records.offset(visit);
-        let is_timed = visit % records.timed_one_in == 0;
+        let is_timed = records.is_timed();
         let start_ns = if is_timed { now_ns() } else { 0 };
         let target = records.file.target();
         let moved = if records.writes {

@@ -52,7 +52,8 @@ _WHAT = {
 
 _CAPTIONS = {
     "p99_ms": "The 99th percentile of 100 ms bins (of few {work} it is the longest), geometric means over blocks on "
-    "a logarithmic scale. It is that of the answered {work} alone: a gap is a time without an answer.",
+    "a logarithmic scale. It is that of the answered {work} alone, over the blocks in which any was answered: a gap is "
+    "a time without an answer in any block.",
     "share": "The share of each 100 ms bin's {work} that was answered correctly, by intended start; means over blocks.",
 }
 

@@ -35,6 +35,7 @@ _LIMIT = re.compile(r"(?:the )?(?P<limit>.*?) bites")
 _EFFECTS = {
     "killed": ("killed", "the instance ended"),
     "refused": ("refused", "No space left", "annot fork", "nable to fork", "unavailable", "annot allocate"),
+    "not shown": ("not shown", "the host has no more"),
     "throttled": ("throttled", "busy threads got"),
 }
 

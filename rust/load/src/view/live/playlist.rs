@@ -166,7 +166,8 @@ impl Reading {
             // Both are the segment's that follows, in whatever order (4.4.4).
             "DISCONTINUITY" if !self.is_dated => self.made_ns = None,
             "ENDLIST" => self.ended = true,
-            "BYTERANGE" | "SKIP" | "GAP" => return Err("a tag that is not known here"),
+            "BYTERANGE" | "SKIP" | "GAP" | "MAP" => return Err("a tag that is not known here"),
+            "KEY" if playlist::is_encrypted(value) => return Err("encryption is not known here"),
             _ => {}
         }
         Ok(())

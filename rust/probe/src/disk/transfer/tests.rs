@@ -87,10 +87,27 @@ fn records(writes: bool) -> Records {
         generation: 1,
         written: vec![0; 8],
         timed_one_in: 1,
+        untimed: 0,
         latencies: Latencies::default(),
         moved_bytes: 0,
         wrong: 0,
     }
+}
+
+#[test]
+fn the_records_that_are_timed_go_on_from_window_to_window_and_some_are_in_each() {
+    let mut records = records(false);
+    records.time_one_in(5);
+    let mut window = |count: u64| {
+        records.time_some_of(count);
+        (0..count)
+            .filter(|_| records.is_timed())
+            .collect::<Vec<u64>>()
+    };
+    assert_eq!(window(8), [2, 7], "not the first, which is cold");
+    assert_eq!(window(8), [4]);
+    assert_eq!(window(8), [1, 6]);
+    assert_eq!(window(2), [1], "3 more were not to be");
 }
 
 #[test]
