@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -25,7 +25,7 @@ from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.monitor import Tries, Watched
 from virtoll.monitor.meters import Row
 from virtoll.offers import Content, Http, HttpObject, Offer, Port
-from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
+from virtoll.record.model import GENERATOR_HEADROOM, Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
@@ -597,6 +597,21 @@ def test_our_side_and_the_limits_are_proved_beside_a_neighbour_too(
     assert "inside" in notes.tables
 
 
+def test_of_a_tool_that_tells_no_cpu_time_what_the_host_books_is_proved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = measurement(ANSWERED)
+    silent = replace(told, window=told.window.model_copy(update={"cpu_ns": None}))
+    monkeypatch.setattr(LoadDouble, "measure", lambda _double, **_: silent)
+    for share, passed in ((0.2, True), (0.95, None)):
+        stage = Stage(watched(WELL | {"generator": share, "origin": 0.01}), aggressor="", events=ANSWERED)
+        (notes,) = stage.perform(monkeypatch, tmp_path)
+        (check,) = (check for check in notes.checks if check.name == GENERATOR_HEADROOM)
+        assert check.passed is passed
+        assert check.detail.startswith(f"used {share:.0%} of 1 CPU, as the host books it")
+        assert "the generator had headroom" not in broken(notes)
+
+
 def test_an_origin_that_could_not_be_read_is_no_proof_and_none_needs_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -622,6 +637,8 @@ def test_a_victim_that_hangs_to_the_end_makes_no_trial_invalid(
     assert check.detail.startswith("50 of 100 requests sent; 50 had to wait for a free connection; the victim did")
     (alone,) = Stage(watched(WELL), aggressor="", wrong=wrong, events=hangs).perform(monkeypatch, tmp_path)
     assert proofs.OFFERED in broken(alone), "nobody harmed it"
+    (harmed,) = Stage(watched(WELL), wrong=wrong, events=hangs, outcome="host harmed").perform(monkeypatch, tmp_path)
+    assert (harmed.outcome, broken(harmed)) == ("host harmed", set())
 
 
 @pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])

@@ -110,6 +110,12 @@ def test_a_condition_that_names_a_probe_is_its_trial_and_any_other_the_services(
     assert all(isinstance(treatment.work, Driven) for treatment in treatments(study))
 
 
+def test_what_is_made_durable_lies_where_no_platform_has_memory() -> None:
+    """gVisor has an empty /tmp in memory, where a sync costs nothing."""
+    (case,) = (case for case in explained(read(STUDY)).programme if case.probe == "disk-sync")
+    assert case.settings["directory"] == "/var/tmp"
+
+
 def test_the_probes_are_under_the_first_condition_but_for_what_is_the_services_own() -> None:
     study = explained(read(STUDY + FACTORS))
     assert explaining_condition(study) == {"limits.vcpus": 1}

@@ -126,10 +126,12 @@ def test_tc_commands() -> None:
     both = LinkShape(rate_bit_per_s=36_000_000, delay_ns=2_500_000, loss_percent=0.5)
     assert shaping.qdisc_commands(both, "eth0") == [
         "qdisc add dev eth0 root handle 1: netem limit 100000 delay 2500us loss 0.5%",
-        "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 36000000bit burst 18000 limit 225000",
+        "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 36000000bit burst 65536 limit 225000",
     ]
     (slow,) = shaping.qdisc_commands(LinkShape(rate_bit_per_s=100_000), "eth0")
     assert slow.endswith("burst 3028 limit 3028"), "two frames fit"
+    (alone,) = shaping.qdisc_commands(LinkShape(rate_bit_per_s=36_000_000), "eth0")
+    assert alone.endswith("root handle 1: tbf rate 36000000bit burst 18000 limit 225000")
 
 
 def test_a_kernel_without_netem_is_told() -> None:

@@ -40,7 +40,9 @@ def measured(probe: Probe, file_system: str = "") -> ProbeResult:
 
 def assert_sound(probe: Probe, result: ProbeResult) -> None:
     """It measured all its quantities, and its own work proved right."""
-    assert [check for check in own_checks(result) if not check.passed] == []
+    lies_in_memory = result.facts["file_system"] == "tmpfs"  # whose pages are the file, and are not forgotten
+    broken = {check.name for check in own_checks(result) if not check.passed}
+    assert broken <= ({"the page cache had forgotten the file"} if lies_in_memory else set())
     assert "contents of the file" in {check.name for check in result.checks}
     assert len(result.windows) == probe.settings.windows
     latencies = {key for key in probe.quantities if key.startswith("latency")}

@@ -12,6 +12,9 @@ from virtoll.lab.base import Lab
 from virtoll.units import within
 
 _QUEUE_MS = 50  # of a rate-limited link: what would wait longer is dropped (about what home routers are built for)
+# Below netem no packet may be cut into segments: kernels before December 2024 count each as one that never leaves it
+# ("netem: fix qlen" of Linux 6.13, 6.12.6, 6.6.67, 6.1.121), until it drops all.
+_LARGEST_PACKET_BYTES = 65_536
 _LEAST_BYTES = 2 * 1514  # two frames: a line sends one at a time, and a bucket must hold one while it fills
 
 
@@ -49,6 +52,8 @@ def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
         place = "parent 1:1 handle 2:"
     if shape.rate_bit_per_s is not None:
         burst, queue = burst_bytes(shape.rate_bit_per_s), _carried_bytes(shape.rate_bit_per_s, _QUEUE_MS)
+        if commands:
+            burst = max(burst, _LARGEST_PACKET_BYTES)
         commands.append(
             f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst} limit {queue}"
         )

@@ -123,16 +123,18 @@ def missing(host: Host, tool: str, package: str) -> list[Problem]:
     return [] if found else [Problem(f"{tool} is not installed", host.where, f"apt-get install {package}")]
 
 
-def refuse_redirect(client: Client, offer: Http, path: str) -> None:
-    """TrialError where what is asked for is elsewhere: a tool that calls this takes the answer that says so for the
-    thing itself. Of a service that does not answer the tool tells.
+def refuse_redirect(client: Client, offer: Http, settings: ToolSettings) -> None:
+    """TrialError where a path of the user's own leads elsewhere: a tool that calls this takes the answer that says so
+    for the thing itself. Of a service that does not answer the tool tells.
     """
+    if settings.content is not None:
+        return
     try:
-        status = client.get(offer, path).status
+        status = client.get(offer, settings.target).status
     except TrialError:
         return
     if status // 100 == 3:
-        what = f"{offer.url(path)} is answered with status {status}, which leads elsewhere"
+        what = f"{offer.url(settings.target)} is answered with status {status}, which leads elsewhere"
         raise TrialError(what, where="[load] path", remedy="name the path that it leads to")
 
 

@@ -439,7 +439,7 @@ class LabExperiment:
             if outcome is None or measured is None:
                 outcome = _outcome(place.instance, subject, measured, watched)
             notes.outcome = notes.outcome or outcome
-            if outcome in ("did not answer", "victim died"):
+            if notes.outcome != "answered":
                 notes.checks = [_waited_for(check) for check in notes.checks]
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)

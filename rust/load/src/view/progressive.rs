@@ -9,7 +9,7 @@ use super::protocol::{Looks, Now, Protocol, Want};
 use crate::tally::Failure;
 
 const READ_BYTES: usize = 64 * 1024;
-/// Less room than this is none: what plays while one read is made would be read by itself, byte by byte.
+/// While it plays less room than this is none: what plays while one read is made would be read by itself, byte by byte.
 const LEAST_ROOM_NS: i64 = 1_000_000;
 
 /// What to ask for.
@@ -75,7 +75,11 @@ impl<'a> Progressive<'a> {
         }
         let room_ns = rules.buffer_ns - now.player.ahead_ns();
         let room_bytes = self.file.bytes(room_ns);
-        if room_bytes > 0 && room_ns > LEAST_ROOM_NS {
+        let least_ns = match now.player.at_most_ahead_ns(low_ns) {
+            Some(_) => LEAST_ROOM_NS.min(rules.refill_ns() / 2),
+            None => 0, // it stands still, and begins when its buffer is full
+        };
+        if room_bytes > 0 && room_ns > least_ns {
             return Want::Read(READ_BYTES.min(room_bytes as usize));
         }
         self.phase = Phase::Full;
@@ -176,13 +180,18 @@ mod tests {
 
     impl<'a> Watching<'a> {
         fn new(file: &'a File, paced: bool) -> Self {
-            let rules = Rules {
-                paced,
+            Watching::with(file, |rules| rules.paced = paced)
+        }
+
+        fn with(file: &'a File, changes: impl Fn(&mut Rules)) -> Self {
+            let mut rules = Rules {
+                paced: true,
                 startup_ns: SECOND,
                 resume_ns: SECOND,
                 buffer_ns: 4 * SECOND,
                 patience_ns: 10 * SECOND,
             };
+            changes(&mut rules);
             let mut watching = Watching {
                 viewer: Progressive::new(file, 1),
                 player: Player::new(rules, 0),
@@ -250,6 +259,31 @@ mod tests {
         assert_eq!(most, 32_000);
         watching.take(0, &text(0, BYTES)[..most]).unwrap();
         assert_eq!(watching.want(200_000), Want::Pause(SECOND / 2)); // 2 bytes of 8 kB/s have played
+    }
+
+    /// It begins to play when all of its buffer is there, however little is lacking.
+    #[test]
+    fn before_it_plays_the_least_room_is_read() {
+        let file = file();
+        let mut watching = Watching::with(&file, |rules| rules.startup_ns = rules.buffer_ns);
+        assert_eq!(watching.want(0), Want::Read(32_000));
+        watching.take(0, &text(0, BYTES)[..31_999]).unwrap();
+        assert_eq!(watching.want(0), Want::Read(1));
+        watching.take(0, &text(0, BYTES)[31_999..32_000]).unwrap();
+        assert_eq!(watching.want(0), Want::Pause(SECOND / 2));
+    }
+
+    #[test]
+    fn a_buffer_of_a_millisecond_is_filled_too() {
+        let file = file();
+        let mut watching = Watching::with(&file, |rules| {
+            (rules.startup_ns, rules.resume_ns) = (500_000, 500_000);
+            rules.buffer_ns = 1_000_000;
+        });
+        assert_eq!(watching.want(0), Want::Read(8));
+        watching.take(0, &text(0, BYTES)[..8]).unwrap();
+        assert_eq!(watching.want(100_000), Want::Pause(250_000));
+        assert_eq!(watching.want(250_000), Want::Read(2));
     }
 
     #[test]

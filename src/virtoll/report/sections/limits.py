@@ -28,6 +28,7 @@ class LimitsBite(Section):
         return [] if table is None else [table.placed(look="probes")]
 
 
+_IS_ALL = "the host has no more"  # of CPUs than the limit is
 _LIMIT = re.compile(r"(?:the )?(?P<limit>.*?) bites")
 
 
@@ -35,7 +36,6 @@ _LIMIT = re.compile(r"(?:the )?(?P<limit>.*?) bites")
 _EFFECTS = {
     "killed": ("killed", "the instance ended"),
     "refused": ("refused", "No space left", "annot fork", "nable to fork", "unavailable", "annot allocate"),
-    "not shown": ("not shown", "the host has no more"),
     "throttled": ("throttled", "busy threads got"),
 }
 
@@ -62,8 +62,10 @@ def _limit(checks: list[tuple[bool | None, str]]) -> Cell:
     """The worst of what was seen: a limit that once did not bite is none."""
     if not checks:
         return Cell(MISSING, "missing", "not tried")
-    order = {False: 0, True: 1, None: 2}
-    passed, detail = min(checks, key=lambda check: order[check[0]])
+    order = {False: 0, True: 2, None: 3}
+    passed, detail = min(checks, key=lambda check: 1 if check[0] and _IS_ALL in check[1] else order[check[0]])
+    if passed and _IS_ALL in detail:
+        return Cell("not shown", "missing", detail)
     if passed is None:
         return Cell("not tried", "missing", detail)
     if not passed:
