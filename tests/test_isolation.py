@@ -450,9 +450,9 @@ def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
 
 def test_a_limit_of_as_many_cpus_as_there_are_is_not_shown() -> None:
     detail = "3 busy threads got 1.98 CPU, and the host has no more"
-    shown = (True, "2 busy threads got 0.98 CPU")
-    for checks in ([(True, detail)], [(True, detail), shown], [shown, (True, detail)], [(None, "?"), (True, detail)]):
-        cell = limits_section._limit(checks)
+    all_of_them, shown, untried = (True, detail), (True, "2 busy threads got 0.98 CPU"), (None, "?")
+    for others in ((), (shown,), (untried,), (shown, untried)):
+        cell = limits_section._limit([*others, all_of_them])
         assert (cell.text, cell.kind) == ("not shown", "missing")
     assert limits_section._limit([(True, detail), (False, "it got 3")]).text == "does not bite"
 

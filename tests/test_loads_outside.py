@@ -340,7 +340,7 @@ def test_a_tool_that_may_be_what_was_measured_is_told_as_the_host_books_it(
 @pytest.mark.parametrize("name", ["wrk", "siege"])
 def test_what_is_elsewhere_is_not_taken_for_what_was_asked_for(name: str, tmp_path: Path) -> None:
     client, real = Client(LocalHost(), Confinement(), tmp_path, cpus=1), REAL[name]
-    load = type(real)(replace(real.settings, path="/moved"))  # type: ignore[attr-defined]
+    load = type(real)(replace(real.settings, path="/moved"))
     with MisbehavingServer() as server, load.session(client, server.offer) as session:
         with pytest.raises(TrialError, match="/moved is answered with status 302"):
             session.measure()
