@@ -34,7 +34,7 @@ fn passed(report: &Report) -> bool {
     report
         .checks
         .iter()
-        .all(|check| check.passed || is_its_nature(&check.name))
+        .all(|check| check.passed || is_its_nature(check.name))
 }
 
 #[test]
