@@ -634,11 +634,14 @@ def test_a_victim_that_hangs_to_the_end_makes_no_trial_invalid(
     assert (notes.outcome, broken(notes)) == ("did not answer", set())
     (check,) = (check for check in notes.checks if check.name == proofs.OFFERED)
     assert check.passed is None
-    assert check.detail.startswith("50 of 100 requests sent; 50 had to wait for a free connection; the victim did")
+    assert check.detail.startswith("50 of 100 requests sent; 50 had to wait for a free connection; connections w")
     (alone,) = Stage(watched(WELL), aggressor="", wrong=wrong, events=hangs).perform(monkeypatch, tmp_path)
     assert proofs.OFFERED in broken(alone), "nobody harmed it"
     (harmed,) = Stage(watched(WELL), wrong=wrong, events=hangs, outcome="host harmed").perform(monkeypatch, tmp_path)
     assert (harmed.outcome, broken(harmed)) == ("host harmed", set())
+    ours = ANSWERED.model_copy(update={"offered": 50, "completed": 50})
+    (harmed,) = Stage(watched(WELL), events=ours, outcome="host harmed").perform(monkeypatch, tmp_path)
+    assert proofs.OFFERED in broken(harmed), "it answered all that it was sent"
 
 
 @pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])

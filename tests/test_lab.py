@@ -130,6 +130,8 @@ def test_tc_commands() -> None:
     ]
     (slow,) = shaping.qdisc_commands(LinkShape(rate_bit_per_s=100_000), "eth0")
     assert slow.endswith("burst 3028 limit 3028"), "two frames fit"
+    _, below = shaping.qdisc_commands(LinkShape(rate_bit_per_s=1_000_000, loss_percent=1), "eth0")
+    assert below.endswith("tbf rate 1000000bit burst 65536 limit 131072"), "a packet of 64 KiB passes whole"
     (alone,) = shaping.qdisc_commands(LinkShape(rate_bit_per_s=36_000_000), "eth0")
     assert alone.endswith("root handle 1: tbf rate 36000000bit burst 18000 limit 225000")
 

@@ -13,7 +13,7 @@ from virtoll.units import within
 
 _QUEUE_MS = 50  # of a rate-limited link: what would wait longer is dropped (about what home routers are built for)
 # Below netem no packet may be cut into segments: kernels before December 2024 count each as one that never leaves it
-# ("netem: fix qlen" of Linux 6.13, 6.12.6, 6.6.67, 6.1.121), until it drops all.
+# ("netem: fix qlen" of Linux 6.13, 6.12.6, 6.6.67, 6.1.121), until it drops all. The queue must hold one whole.
 _LARGEST_PACKET_BYTES = 65_536
 _LEAST_BYTES = 2 * 1514  # two frames: a line sends one at a time, and a bucket must hold one while it fills
 
@@ -53,7 +53,7 @@ def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
     if shape.rate_bit_per_s is not None:
         burst, queue = burst_bytes(shape.rate_bit_per_s), _carried_bytes(shape.rate_bit_per_s, _QUEUE_MS)
         if commands:
-            burst = max(burst, _LARGEST_PACKET_BYTES)
+            burst, queue = max(burst, _LARGEST_PACKET_BYTES), max(queue, 2 * _LARGEST_PACKET_BYTES)
         commands.append(
             f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst} limit {queue}"
         )

@@ -439,8 +439,8 @@ class LabExperiment:
             if outcome is None or measured is None:
                 outcome = _outcome(place.instance, subject, measured, watched)
             notes.outcome = notes.outcome or outcome
-            if notes.outcome != "answered":
-                notes.checks = [_waited_for(check) for check in notes.checks]
+            if measured is not None and notes.outcome != "answered" and _was_waited_for(measured):
+                notes.checks = [_excused(check) for check in notes.checks]
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
         return outcome != "victim died"
@@ -502,13 +502,19 @@ def _victims(subject: Subject, notes: Notes) -> Measured | Exception:
         return error
 
 
-def _waited_for(check: Check) -> Check:
+def _was_waited_for(measured: Measured) -> bool:
+    """Whether requests failed, or waited for a connection that was free."""
+    events = measured.events
+    return events is not None and bool(events.failures or events.queued)
+
+
+def _excused(check: Check) -> Check:
     """Of a victim that hangs to the end: what was due while all connections waited for it was not sent, and that is its
     harm, and no broken proof.
     """
     if check.name != proofs.OFFERED or check.passed is not False:
         return check
-    return check.model_copy(update={"passed": None, "detail": f"{check.detail}; the victim did not answer"})
+    return check.model_copy(update={"passed": None, "detail": f"{check.detail}; connections waited for the victim"})
 
 
 def _outcome(instance: Instance, subject: Subject, measured: Measured | None, watched: Watched) -> Outcome:
