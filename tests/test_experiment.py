@@ -17,7 +17,7 @@ from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted
 from virtoll.lab.base import Site
-from virtoll.lab.client import SAID, Client
+from virtoll.lab.client import LOAD, SAID, Client
 from virtoll.lab.others import Look
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
@@ -603,8 +603,12 @@ def test_of_a_tool_that_tells_no_cpu_time_what_the_host_books_is_proved(
     told = measurement(ANSWERED)
     silent = replace(told, window=told.window.model_copy(update={"cpu_ns": None}))
     monkeypatch.setattr(LoadDouble, "measure", lambda _double, **_: silent)
-    for share, passed in ((0.2, True), (0.95, None)):
-        stage = Stage(watched(WELL | {"generator": share, "origin": 0.01}), aggressor="", events=ANSWERED)
+    for parts, share, passed in (
+        ({"generator": 0.2}, 0.2, True),
+        ({"generator": 0.95}, 0.95, None),
+        ({"generator": 0.02, LOAD: 0.93}, 0.95, None),  # a program of the load's own, in a group of its own
+    ):
+        stage = Stage(watched(WELL | {"origin": 0.01} | parts), aggressor="", events=ANSWERED)
         (notes,) = stage.perform(monkeypatch, tmp_path)
         (check,) = (check for check in notes.checks if check.name == GENERATOR_HEADROOM)
         assert check.passed is passed

@@ -207,16 +207,10 @@ def of_generator(
     if window.parts:
         _of_several(notes, measured, instance_busy)
     elif window.cpus_at_most is not None:
-        share, detail = used_of(window.cpus_at_most, generator_cpus)
         used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
-        held: bool | None = share < HEADROOM
-        detail = f"{used} {detail}"
-        if not held and measured.loop == "closed" and not isinstance(instance_busy, str):
-            held = _is_outrun(share, instance_busy)
-            detail += f", and the instance {instance_busy:.0%} of its own"
-        if not held and generator_cpus is None:
-            held = None
-        notes.check(name, held, detail)
+        share, detail = used_of(window.cpus_at_most, generator_cpus)
+        held, detail = _left_headroom(measured, share, f"{used} {detail}", instance_busy)
+        notes.check(name, None if not held and generator_cpus is None else held, detail)
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     elif isinstance(booked_cpus, str) or generator_cpus is None:
@@ -232,12 +226,18 @@ def _of_tool(
     was slow; the report says on top that it was.
     """
     share, detail = used_of(booked_cpus, generator_cpus)
-    detail, held = f"used {detail}, as the host books it", share < HEADROOM
-    if not held and not isinstance(instance_busy, str):
-        held = _is_outrun(share, instance_busy)
-        detail += f", and the instance {instance_busy:.0%} of its own"
+    held, detail = _left_headroom(measured, share, f"used {detail}, as the host books it", instance_busy)
     detail += "" if held else f": {measured.instrument} {MAY_BE_MEASURED}"
     notes.check(GENERATOR_HEADROOM, held or None, detail)
+
+
+def _left_headroom(measured: Measured, share: float, detail: str, instance_busy: float | str) -> tuple[bool, str]:
+    """Whether a generator that used such a share had headroom, or in closed loop an instance that had none set the
+    pace; and ``detail`` with that.
+    """
+    if share < HEADROOM or measured.loop != "closed" or isinstance(instance_busy, str):
+        return share < HEADROOM, detail
+    return _is_outrun(share, instance_busy), f"{detail}, and the instance {instance_busy:.0%} of its own"
 
 
 def used_of(used_cpus: float, usable_cpus: float | None, of: str = "of") -> tuple[float, str]:
@@ -442,14 +442,24 @@ def of_session(notes: Notes, session: Session) -> None:
     notes.facts.update(session.facts)
 
 
+def generators(watched: Watched) -> list[str]:
+    """The sources that are the load's: the generator, and where it has any its own programs."""
+    return ["generator", *[LOAD] * any(source == LOAD for _, source, _, _ in watched.outside)]
+
+
+def booked_of_generator(watched: Watched, windows: Sequence[Window]) -> float | str:
+    """CPUs that the host booked of all that is the load's, in the windows; or why that is not known."""
+    parts = [cpus_used(watched, source, windows) for source in generators(watched)]
+    known = [part for part in parts if not isinstance(part, str)]
+    return sum(known) if len(known) == len(parts) else next(part for part in parts if isinstance(part, str))
+
+
 def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, windows: Sequence[Window]) -> None:
     """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = ORIGIN_HEADROOM
     used = cpus_used(watched, "origin", windows)
-    beside = ["generator"] if generator.netns and generator.cpus & origin.cpus else []
-    if beside and any(source == LOAD for _, source, _, _ in watched.outside):
-        beside.append(LOAD)  # the load's own programs
+    beside = generators(watched) if generator.netns and generator.cpus & origin.cpus else []
     parts = {"origin": used, **{who: cpus_used(watched, who, windows) for who in beside}}
     for who, cpus in parts.items():
         if isinstance(cpus, str):

@@ -222,7 +222,7 @@ class DrivenService(Subject):
         used, limits = proofs.cpus_used(watched, "instance", measured.windows), self.instance.limits
         is_bounded = limits.budget == "inclusive"  # else helpers may compute beyond its CPUs
         busy = used / limits.vcpus if is_bounded and not isinstance(used, str) else "it is not known"
-        booked = proofs.cpus_used(watched, "generator", measured.windows)
+        booked = proofs.booked_of_generator(watched, measured.windows)
         proofs.of_generator(notes, measured, self.load.usable_cpus(self.client.cpus), busy, booked)
         proofs.of_session(notes, self.session)
         if self.has_origin:

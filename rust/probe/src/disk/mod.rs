@@ -205,7 +205,7 @@ impl<'a> Passes<'a> {
     fn begin_pass(&mut self) -> Result<(), Failed> {
         match self.settings.operation {
             "write" => self.records.file.empty()?,
-            "read" => self.forget()?,
+            "read" => return self.forget(),
             _ => {}
         }
         if self.settings.writes() {
@@ -215,21 +215,28 @@ impl<'a> Passes<'a> {
     }
 
     /// Have the cache forget the file. What is being read ahead just then stays, and is forgotten the next time.
-    fn forget(&self) -> Result<(), Failed> {
-        for tries in 0..DROPS {
+    fn forget(&mut self) -> Result<(), Failed> {
+        for tries in 0..DROPS - 1 {
             self.records.file.drop_cache()?;
-            if self.records.file.cached_share(self.file_length())? <= KEPT {
-                break;
+            let share = self.records.file.cached_share(self.file_length())?;
+            if share <= KEPT {
+                self.seen(share);
+                return Ok(());
             }
             thread::sleep(Duration::from_millis(1 << tries));
         }
-        Ok(())
+        self.records.file.drop_cache()?;
+        self.see_cache()
     }
 
     fn see_cache(&mut self) -> Result<(), Failed> {
         let share = self.records.file.cached_share(self.file_length())?;
-        self.cached = (self.cached.0.min(share), self.cached.1.max(share));
+        self.seen(share);
         Ok(())
+    }
+
+    fn seen(&mut self, share: f64) {
+        self.cached = (self.cached.0.min(share), self.cached.1.max(share));
     }
 
     fn transfer(&mut self, count: u64, syncs: bool) -> Result<(), Failed> {
