@@ -246,6 +246,15 @@ def test_the_generators_own_failure_is_an_error_with_its_words(client: Client, s
         drive(replace(client, directory=Path("/nonexistent")), server.offer)
 
 
+@pytest.mark.parametrize(("loop", "connections", "threads"), [("closed", 7, 2), ("open", 63, 1), ("open", 64, 2)])
+def test_a_thread_of_an_open_loop_has_connections_enough(
+    loop: Literal["closed", "open"], connections: int, threads: int, client: Client
+) -> None:
+    settings = HttpSettings(loop=loop, connections=connections)
+    assert driven(settings, replace(client, cpus=2), None, None)["threads"] == threads
+    assert loop == "closed" or HttpLoad(settings).usable_cpus(2) == threads
+
+
 def test_the_specification_says_what_the_settings_say(client: Client) -> None:
     offer = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
     pinned = replace(client, confinement=Confinement(cpus=frozenset({3, 1})), cpus=2)
@@ -253,7 +262,7 @@ def test_the_specification_says_what_the_settings_say(client: Client) -> None:
     spec = http.asked(settings, offer) | driven(settings, pinned, None, None)
     url = "http://198.18.2.2:8080/o/1234"
     assert spec["target"] == {"address": "198.18.3.10:3128", "url": url, "proxy": True, "tls": None}
-    assert (spec["threads"], spec["cpus"], spec["request_log"]) == (2, [1, 3], None)
+    assert (spec["threads"], spec["cpus"], spec["request_log"]) == (1, [1, 3], None)
     assert spec["loop"]["open"]["max_connections"] == 7
     assert spec["expect"] == {"status": 200, "length_bytes": 1234}
 

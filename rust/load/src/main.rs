@@ -13,6 +13,7 @@
 mod dialogue;
 mod fetch;
 mod fill;
+mod free;
 mod log;
 mod measure;
 #[cfg(test)]

@@ -40,6 +40,7 @@ _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 _SEEDS = 2**32
 _SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
 LEAD_IN = 1.5  # lead-in of a closed loop, in the time that it takes to answer each of its users once
+_LEAST_CONNECTIONS = 32  # of each thread in open loop
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class NativeLoad(Load):
         return math.inf if self.loop == "open" else most_connected(1, cpus)
 
     def usable_cpus(self, cpus: int, intensity: float | None = None) -> float | None:
-        """A thread for each, but no more than connections; in open loop each has an equal part of the rate."""
+        """A thread for each, but no more than connections; in open loop each has an equal part of the rate, and of
+        connections enough for that.
+        """
         settings = at_intensity(self.settings, self.loop, intensity, users="connections")
         return _threads(cpus, settings) if self.loop == "open" else cpus_of_users(settings.connections, cpus)
 
@@ -269,7 +272,11 @@ def pace_of(window: Window, work_each: int = 1) -> float | None:
 
 
 def _threads(cpus: int, settings: NativeSettings) -> int:
-    return max(1, min(cpus, settings.connections))
+    """In open loop a thread has its own part of the rate and of the connections: with few of them its requests would
+    often wait while another's are free.
+    """
+    least = _LEAST_CONNECTIONS if settings.loop == "open" else 1
+    return max(1, min(cpus, settings.connections // least))
 
 
 def driven(
