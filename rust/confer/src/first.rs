@@ -9,20 +9,21 @@ use super::tally::Span;
 pub struct First {
     /// Since when it is waited for.
     since_ns: i64,
-    has_come: bool,
+    /// It came, or whoever waited for it has given up.
+    is_over: bool,
 }
 
 impl First {
     pub fn new(since_ns: i64) -> Self {
         First {
             since_ns,
-            has_come: false,
+            is_over: false,
         }
     }
 
     /// It came, or one more did.
     pub fn came(&mut self, now_ns: i64, times: &mut Histogram) {
-        if !std::mem::replace(&mut self.has_come, true) {
+        if !std::mem::replace(&mut self.is_over, true) {
             times.record((now_ns - self.since_ns).max(0) as u64);
         }
     }
@@ -33,7 +34,13 @@ impl First {
     pub fn missing(&self, span: Span, at_ns: i64, patience_ns: i64) -> u64 {
         let waited_ns = span.until_ns.min(at_ns) - self.since_ns;
         let waited_through = at_ns >= span.until_ns && self.since_ns < span.from_ns;
-        u64::from(!self.has_come && (waited_through || waited_ns >= patience_ns))
+        u64::from(!self.is_over && (waited_through || waited_ns >= patience_ns))
+    }
+
+    /// Whoever waited for it gives up, before a window, within it or after: 1 where it never came. No window tells that
+    /// again.
+    pub fn give_up(&mut self) -> u64 {
+        u64::from(!std::mem::replace(&mut self.is_over, true))
     }
 }
 
@@ -76,6 +83,17 @@ mod tests {
         assert_eq!(first.missing(SPAN, SPAN.until_ns, 500), 1);
         assert_eq!(first.missing(SPAN, SPAN.until_ns, 501), 0);
         assert_eq!(first.missing(NEXT, NEXT.until_ns, 9999), 1);
+    }
+
+    #[test]
+    fn what_is_given_up_never_came_and_is_told_once() {
+        let (mut first, mut times) = (First::new(1500), Histogram::default());
+        assert_eq!(first.give_up(), 1);
+        assert_eq!(first.give_up(), 0);
+        assert_eq!(first.missing(NEXT, NEXT.until_ns, 1), 0);
+        first = First::new(1500);
+        first.came(1600, &mut times);
+        assert_eq!(first.give_up(), 0);
     }
 
     #[test]

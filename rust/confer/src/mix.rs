@@ -83,6 +83,11 @@ impl Mix {
         heard.silent_ns += part_ns;
     }
 
+    /// The participant gives up before it has come in.
+    pub fn give_up(&mut self, heard: &mut Heard) {
+        heard.no_first_packet += self.first.give_up();
+    }
+
     /// The participant leaves, maybe within the window.
     pub fn leave(&mut self, span: Span, now_ns: i64, patience_ns: i64, heard: &mut Heard) {
         if now_ns >= span.from_ns {

@@ -431,6 +431,16 @@ impl<'a> Participant<'a> {
         let _ = self.speak(); // whoever is cut off has nobody to tell
     }
 
+    /// It did not get in: what it waited for until now never came, however short a while that was.
+    pub fn give_up(&mut self, tally: &mut Tally) {
+        if let Some(receiving) = &mut self.receiving {
+            receiving.give_up(tally);
+        }
+        if let Some(mix) = self.mix() {
+            mix.give_up(&mut tally.heard);
+        }
+    }
+
     pub fn begin_window(&mut self, tally: &mut Tally) {
         tally.joined_at_start += u64::from(self.joined_ns.is_some());
     }

@@ -136,6 +136,13 @@ impl Receiving {
         }
     }
 
+    /// The participant gives up before it has come in.
+    pub fn give_up(&mut self, tally: &mut Tally) {
+        for fed in &mut self.feeds {
+            fed.stream.give_up(&mut tally.received[fed.stream.role]);
+        }
+    }
+
     /// All of it is over.
     pub fn leave(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) {
         self.end(now_ns, shared, tally, |_| true);

@@ -113,6 +113,12 @@ impl Stream {
         is_due
     }
 
+    /// Whoever watches gives up before it has come in.
+    pub fn give_up(&mut self, counts: &mut Counts) {
+        counts.no_first_packet += self.first_packet.give_up();
+        counts.no_first_key_frame += self.first_key_frame.give_up();
+    }
+
     /// The window is over, or the stream within it: tell what is counted only then, and count anew. `at_ns`: when.
     pub fn end(&mut self, span: Span, at_ns: i64, patience_ns: i64, counts: &mut Counts) {
         let until_ns = span.until_ns.min(at_ns);

@@ -85,7 +85,7 @@ counts! {
     Counts / CountsTold {
         /// Subscribed to at the window's end.
         streams: u64,
-        /// Those to which the first of it never came (`First::missing`).
+        /// Those to which the first of it never came (`First`).
         no_first_packet: u64,
         no_first_key_frame: u64,
         watched_ns: i64,
@@ -134,7 +134,7 @@ counts! {
         listeners: u64,
         /// Those to whom nothing had come within the patience, by the window's end.
         unheard: u64,
-        /// Those to whom its first never came (`First::missing`).
+        /// Those to whom its first never came (`First`).
         no_first_packet: u64,
         /// All their time since they came in, and the part of it without a first packet yet.
         there_ns: i64,

@@ -379,6 +379,9 @@ impl<'a> Worker<'a> {
             self.told(index);
         }
         let place = &mut self.places[index];
+        if failure.is_some() && participant.joined_ns().is_none() {
+            participant.give_up(&mut self.tally);
+        }
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
             (None, Some(_)) => self.tally.ordered_away += 1,

@@ -175,6 +175,21 @@ fn with_film(
     });
 }
 
+#[test]
+fn a_film_that_had_not_come_when_who_watches_gave_up_joining_never_came() {
+    let told = |failure: Option<Failure>| {
+        let mut told = (0, 0);
+        with_film(|worker, _, _, _| {
+            worker.leave(0, failure);
+            let counts = &worker.tally.received[0];
+            told = (counts.no_first_packet, counts.no_first_key_frame);
+        });
+        told
+    };
+    assert_eq!(told(Some(Failure::Timeout)), (1, 1));
+    assert_eq!(told(None), (0, 0), "it was ordered away");
+}
+
 /// A look of the worker's, and no long one.
 fn look(worker: &mut Worker) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
