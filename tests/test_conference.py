@@ -760,7 +760,9 @@ def test_each_level_is_told_like_a_trial_at_so_many_participants(directory: Path
     histogram = told.histogram(last.trial.id, censored=0)
     assert histogram is not None
     assert histogram.completed == 20, "of sixty, forty were there before"
-    assert told.histogram(last.trial.id, "lateness") is None, "which is of all levels together"
+    lateness = told.histogram(last.trial.id, "lateness")
+    assert lateness is not None
+    assert lateness.completed == 20
 
 
 def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> None:
@@ -1023,6 +1025,21 @@ def test_where_some_of_an_arms_blocks_hold_how_late_the_generator_was_none_of_th
     why = matrix.why_missing("participants.frozen_percent", docker, at_20)
     assert why == f"in 1 of {len(matrix.blocks)} trials it is not known: the others may be the better ones"
     assert matrix.absolute("participants.waiting_percent", docker, at_20) is not None
+
+
+def test_joins_that_may_be_the_generators_own_are_told_of_no_arm_at_that_level(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 20:  # joins take a millisecond a participant, 20 ms
+            joins = report["joins"]
+            joins["lateness"] = [[15_000_000, 15_001_000, joins["offered"]]]
+            joins["time"] = [[20_000_000, 20_001_000, joins["joined"]]]
+
+    matrix = find(run_of(tmp_path / "run", change=change).path).matrix
+    (_, at_20, at_40, _) = matrix.conditions
+    for each in matrix.arms:
+        assert matrix.absolute("latency_p50_ms", each, at_20) is None
+        assert matrix.why_missing("latency_p50_ms", each, at_20).startswith("it may be the generator's own")
+        assert matrix.absolute("latency_p50_ms", each, at_40) is not None
 
 
 def test_what_holds_lateness_in_one_block_is_told_of_the_others(tmp_path: Path, lost_nothing: None) -> None:

@@ -412,7 +412,7 @@ def _latency_of_windows(trial: TrialMetrics, measured: Measured, run: Run) -> No
     if not trial.record.trial.turn:
         return
     if measured.loop != "closed":
-        trial.put(OF_A_WINDOW, "open loop: how late the generator was is not known window by window")
+        trial.put(OF_A_WINDOW, "open loop: how late the generator was is judged over all windows")
         return
     events = [window.events.get(measured.asked) for window in measured.windows]
     known = [each for each in events if each is not None]

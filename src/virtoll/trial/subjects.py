@@ -14,7 +14,7 @@ from virtoll.errors import Problem, TrialError
 from virtoll.instruments.base import instruments
 from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
-from virtoll.loads.base import Load, Measurement, Session, added
+from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import NOBODY, Watched, Yardstick
 from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
@@ -281,8 +281,8 @@ def keep_said(there: Path, directory: Path) -> None:
 
 
 def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
-    """The parquet tables of the windows' bulk: latencies window by window, lateness of all; single requests where there
-    is one window.
+    """The parquet tables of the windows' bulk: latencies and lateness window by window; single requests where there is
+    one window.
     """
     tables: dict[str, Any] = {}
     bulks = [measurement.bulk for measurement in measurements]
@@ -294,7 +294,7 @@ def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
         if len(known) == len(bulks) == 1:
             tables[name] = histogram_table(known[0])
         elif len(known) == len(bulks):
-            tables[name] = histograms_table(known) if name == "latency" else histogram_table(added(known))
+            tables[name] = histograms_table(known)
     log_path = bulks[0].log
     if log_path is not None and len(bulks) == 1:
         log = read_request_log(log_path)
