@@ -94,7 +94,7 @@ def test_a_run_gives_the_same_figures_each_time() -> None:
     assert size(varied, HOST) == size(varied, HOST)
 
 
-@pytest.mark.parametrize("blocks", [4, 8])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 8])
 def test_intervals_hold_the_truth_as_often_as_they_say(blocks: int) -> None:
     """95 of 100; at least 90 of these 200, which true 95 % miss once in 400 tries (seeded)."""
     noise = random.Random(blocks)

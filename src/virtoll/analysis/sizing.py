@@ -8,10 +8,11 @@ the CPUs that it used there; a host gives (1 - h) of its CPUs and memory. Per ho
 and at most (1 - h) of the idle instances that such a host held at once, where that was measured: no host holds more of
 those that work.
 
-Everything is computed anew for each of many resamples of whole blocks (Efron, Ann. Statist. 7, 1979), so what a block
-has to say of users, CPU time and memory stays together, and whole instances and whole hosts are counted in each. Few
-blocks make a bootstrap too narrow: the resampled means (of logarithms) are drawn out from their centre to Student's
-width, by t / z sqrt(n / (n - 1)) (the idea of Hesterberg's expanded percentiles, Am. Stat. 69, 2015).
+Everything is computed anew for each of many draws of the blocks' means, so whole instances and whole hosts are counted in
+each. A draw adds to the mean of logarithms the blocks' departures from it, all quantities of a block with one weight: so
+what a block has to say of users, CPU time and memory stays together (the multiplier bootstrap: van der Vaart and Wellner,
+Weak Convergence and Empirical Processes, 1996, 2.9). With normal weights, over the root of a chi-square draw per degree
+of freedom, each mean is Student's t about what was measured with n - 1 of them, however few blocks there are.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from virtoll.analysis.estimates import LEVEL, Floats, t_quantile
+from virtoll.analysis.estimates import LEVEL, Floats
 
-RESAMPLES = 10_000
+DRAWS = 10_000
 _SEED = 1  # the same figures from the same run
-_NORMAL = 1.959963984540054  # quantile of the normal distribution for 95 %
+_FARTHEST = 300.0  # of a logarithm, from 0: beyond lies nothing that anybody measures, and soon no number
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(hour|day|month|year)\s*")
 
 
@@ -104,7 +105,7 @@ def size(deployments: Sequence[Deployment], asked: Asked, held: Sequence[float] 
         raise ValueError("no deployment, or one that carried nobody")
     whole = all(each.cpus and each.memory_bytes for each in deployments)
     logs = _by_block(deployments)
-    centre, drawn = _resampled(logs, _SEED)
+    centre, drawn = _drawn(logs, _SEED)
     packed = _packed(held, len(drawn))
     both = zip((centre[None], drawn), packed, strict=True)
     point, many = (_instances(np.exp(logs), np.exp(of_host), asked) for logs, of_host in both)
@@ -125,28 +126,29 @@ def _by_block(deployments: Sequence[Deployment]) -> Floats:
     return np.array([np.log(of).mean(axis=0) for of in rows.values()])
 
 
-def _packed(held: Sequence[float], resamples: int) -> tuple[Floats, Floats]:
-    """The logarithm of how many a host held, and of as many resamples of it; drawn by themselves, for another run's
+def _packed(held: Sequence[float], draws: int) -> tuple[Floats, Floats]:
+    """The logarithm of how many a host held, and of as many draws of it; drawn by themselves, for another run's
     blocks are other ones. Endless, where nobody knows.
     """
     if not held:
-        return np.array([np.inf]), np.full(resamples, np.inf)
-    centre, drawn = _resampled(np.log(np.array(held))[:, None], _SEED + 1)
-    return centre, drawn[:resamples, 0] if len(drawn) else np.full(resamples, centre[0])
+        return np.array([np.inf]), np.full(draws, np.inf)
+    centre, drawn = _drawn(np.log(np.array(held))[:, None], _SEED + 1)
+    return centre, drawn[:draws, 0] if len(drawn) else np.full(draws, centre[0])
 
 
-def _resampled(logs: Floats, seed: int) -> tuple[Floats, Floats]:
-    """The mean over blocks of [block, quantity], and [resample, quantity] of means; none of one block."""
+def _drawn(logs: Floats, seed: int) -> tuple[Floats, Floats]:
+    """The mean over blocks of [block, quantity], and [draw, quantity] of draws about it; none of one block."""
     n, centre = len(logs), logs.mean(axis=0)
     if n < 2:
         return centre, np.empty((0, logs.shape[1]))
-    picked = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    wider = t_quantile((1 + LEVEL) / 2, n - 1) / _NORMAL * math.sqrt(n / (n - 1))
-    return centre, centre + wider * (logs[picked].mean(axis=1) - centre)
+    chance = np.random.default_rng(seed)
+    weights = chance.standard_normal((DRAWS, n))
+    spread = np.sqrt(chance.chisquare(n - 1, (DRAWS, 1)) * n)  # (n - 1) deviations^2 are the sum of squared departures
+    return centre, np.clip(centre + weights @ (logs - centre) / spread, -_FARTHEST, _FARTHEST)
 
 
 def _instances(values: Floats, held: Floats, asked: Asked) -> dict[str, Floats]:
-    """From [resample, (users, CPUs, memory)], and how many a host held, to whole instances and hosts."""
+    """From [draw, (users, CPUs, memory)], and how many a host held, to whole instances and hosts."""
     carried, cpus, memory = values.T
     users = np.floor(_exact(carried * (1 - asked.headroom)))
     instances = np.ceil(np.divide(asked.users, users, out=np.full_like(users, np.inf), where=users > 0))
@@ -166,7 +168,7 @@ def _exact(values: Floats) -> Floats:
 
 
 def _span(point: Floats, many: Floats) -> Span:
-    """The 95 % interval of what resamples gave; of whole numbers a whole one, the outer where it lies between two."""
+    """The 95 % interval of what draws gave; of whole numbers a whole one, the outer where it lies between two."""
     if not len(many):
         return Span(float(point[0]), None, None)
     low, high = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)

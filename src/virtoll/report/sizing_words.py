@@ -58,7 +58,7 @@ def _table(plan: Sizing) -> Table:
     caption = f"{server}{asked.users:,}{unit}, headroom {exact_percent(asked.headroom)} %, hosts of {machine}"
     rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
     notes: tuple[str, ...] = (
-        f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
+        f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals over blocks.",
         "With headroom: whole users of an instance that is given so much less than it carried. A host keeps as much of "
         "its CPUs and memory free. CPUs and memory each: at what was carried.",
         *cautions(plan.findings),
