@@ -21,6 +21,7 @@ _ANSWERS = {
     "/other-length": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
     "/unavailable": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
     "/moved": b"HTTP/1.1 302 Found\r\nLocation: /ok\r\nContent-Length: 0\r\n\r\n",
+    "/private": b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n",
     "/junk": b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n",
 }
 _BIG_BYTES = 3_000_000
@@ -108,6 +109,10 @@ class _Connection(Connection):
             return path != "/junk"
         if path == "/big":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % _BIG_BYTES + b"y" * _BIG_BYTES)
+            return True
+        if path == "/varying":
+            body = b"x" * len(self.server.lines)
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             return True
         if path == "/until-close":
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)

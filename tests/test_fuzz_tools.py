@@ -123,7 +123,7 @@ def test_stress_ng(text: str) -> None:
 @fuzzed(50)
 @given(edited(texts("loads/ab_*.txt")), edited(texts("loads/ab_*.csv")))
 def test_ab(text: str, csv: str) -> None:
-    tried(expect_measurement, ab.parse, Output(text, "", END_NS), csv, ab.AbSettings(requests=2000))
+    tried(expect_measurement, ab.parse, Output(text, "", END_NS), csv, ab.AbSettings(requests=2000), 1000)
 
 
 @fuzzed(50)

@@ -49,8 +49,8 @@ def printed(name: str) -> outside.Output:
 
 
 def ab_measurement(name: str, object_bytes: int = 1000) -> Measurement:
-    settings = ab.AbSettings(requests=2000, object_bytes=object_bytes)
-    return ab.parse(printed(f"ab_{name}"), (FIXTURES / f"ab_{name}.csv").read_text(), settings)
+    csv = (FIXTURES / f"ab_{name}.csv").read_text()
+    return ab.parse(printed(f"ab_{name}"), csv, ab.AbSettings(requests=2000), object_bytes)
 
 
 def asked(measurement: Measurement) -> Events:
@@ -83,7 +83,7 @@ def test_ab_counts_an_error_of_another_length_once() -> None:
     failed += "Non-2xx responses:      40\n"
     text = re.sub(r"Failed requests:\s+0\n", failed, said.stdout)
     assert text != said.stdout
-    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000, object_bytes=1000)))
+    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000), 1000))
     assert (events.completed, events.failures) == (1960, {"status": 40})
 
 
@@ -114,7 +114,7 @@ def test_ab_s_idea_of_the_right_length_may_be_an_error_s(
     text = re.sub(r"Failed requests:\s+0\n", failed, said.stdout)
     text = re.sub(r"Document Length:\s+\d+", f"Document Length: {first_bytes}", text)
     text = re.sub(r"HTML transferred:\s+\d+", f"HTML transferred: {body_bytes}", text)
-    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000, object_bytes=1000)))
+    events = asked(ab.parse(replace(said, stdout=text), "", ab.AbSettings(requests=2000), 1000))
     assert (events.completed, events.failures) == (2000 - sum(failures.values()), failures)
 
 
@@ -176,7 +176,7 @@ def test_where_something_failed_siege_tells_no_times(name: str, failures: dict[s
 def test_an_unreadable_report_is_an_error_that_shows_it() -> None:
     garbage = outside.Output("Segmentation fault", "", END_NS)
     with pytest.raises(TrialError, match="Segmentation fault"):
-        ab.parse(garbage, "", ab.AbSettings(requests=1))
+        ab.parse(garbage, "", ab.AbSettings(requests=1), None)
     with pytest.raises(TrialError, match="Segmentation fault"):
         wrk.parse(garbage)
     with pytest.raises(TrialError, match="Segmentation fault"):
@@ -186,7 +186,7 @@ def test_an_unreadable_report_is_an_error_that_shows_it() -> None:
 def test_a_latency_below_zero_is_no_latency() -> None:
     csv = (FIXTURES / "ab_ok.csv").read_text().replace("\n50,", "\n50,-")
     with pytest.raises(TrialError, match="could not be read"):
-        ab.parse(printed("ab_ok"), csv, ab.AbSettings())
+        ab.parse(printed("ab_ok"), csv, ab.AbSettings(), None)
 
 
 def test_ab_command() -> None:
@@ -337,14 +337,34 @@ def test_a_tool_that_may_be_what_was_measured_is_told_as_the_host_books_it(
     assert (check.passed, check.detail) == (passed, detail)
 
 
-@pytest.mark.parametrize("name", ["wrk", "siege"])
-def test_what_is_elsewhere_is_not_taken_for_what_was_asked_for(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "path", "told", "asked"),
+    [
+        ("wrk", "/moved", "/moved is answered with status 302, which leads elsewhere", 1),
+        ("siege", "/moved", "/moved is answered with status 302, which leads elsewhere", 1),
+        ("siege", "/private", "/private is answered with status 401, which asks who one is", 1),
+        ("ab", "/varying", "/varying is 1 bytes long, and then 2: what differs is a failure to ab", 2),
+    ],
+)
+def test_what_a_tool_would_take_for_something_else_is_refused(
+    name: str, path: str, told: str, asked: int, tmp_path: Path
+) -> None:
     client, real = Client(LocalHost(), Confinement(), tmp_path, cpus=1), REAL[name]
-    load = type(real)(replace(real.settings, path="/moved"))
+    load = type(real)(replace(real.settings, path=path))
     with MisbehavingServer() as server, load.session(client, server.offer) as session:
-        with pytest.raises(TrialError, match="/moved is answered with status 302"):
+        with pytest.raises(TrialError, match=told):
             session.measure()
-        assert len(server.lines) == 1, "the tool was not run"
+        assert len(server.lines) == asked, "the tool was not run"
+
+
+def test_ab_s_idea_of_the_right_length_of_a_path_may_be_an_error_s_too(tmp_path: Path) -> None:
+    client = Client(LocalHost(), Confinement(), tmp_path, cpus=1)
+    settings = ab.AbSettings(path="/ok")
+    with MisbehavingServer() as server:
+        assert outside.length_of(client, server.offer, settings) == 1000
+        assert outside.length_of(client, server.offer, replace(settings, path="/unavailable")) is None
+        assert outside.length_of(client, server.offer, replace(settings, path="/hang-up")) is None
+    assert outside.length_of(client, server.offer, ab.AbSettings(object_bytes=10)) == 10, "nobody is asked"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
+from virtoll.record.model import Events
 from virtoll.units import within
 
 _NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
@@ -48,10 +50,11 @@ class AbLoad(HttpTool):
         """Run it once. TrialError when it gives up, as it does on a refused connection or its own time-out."""
         csv = client.directory / "ab.csv"
         csv.unlink(missing_ok=True)
+        right_bytes = outside.length_of(client, offer, settings)
         expected_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
         output = outside.run(client, command(settings, offer, csv), expected_s)
         percentiles = csv.read_text(encoding="utf-8") if csv.exists() else ""
-        return parse(output, percentiles, settings)
+        return parse(output, percentiles, settings, right_bytes)
 
 
 def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
@@ -65,8 +68,11 @@ def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
     return [*argv, offer.url(settings.target)]
 
 
-def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) -> Measurement:
-    """Read ab's report and its CSV of percentiles (milliseconds).
+def parse(
+    output: outside.Output, percentiles_csv: str, settings: AbSettings, right_bytes: int | None
+) -> Measurement:
+    """Read ab's report and its CSV of percentiles (milliseconds). ``right_bytes``: of what was asked for; None: nobody
+    knows.
 
     ab counts a failed request as complete, and a broken one (with -r) also as too short, sometimes as broken twice.
     So what is broken is taken off what is too short, and never exceeds what was asked; so are errors, which mostly have
@@ -79,11 +85,14 @@ def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) ->
         raise outside.unreadable("ab", text)
     with outside.reading("ab", text):
         duration_ns = outside.span_ns(float(elapsed[1]))
-        return _measurement(output, percentiles_csv, settings, duration_ns)
+        asked, body_bytes = _events(text, _percentiles(percentiles_csv), settings, right_bytes)
+        return outside.measurement(named(text), output, duration_ns, asked, body_bytes=body_bytes)
 
 
-def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSettings, duration_ns: int) -> Measurement:
-    text = output.stdout
+def _events(
+    text: str, percentiles_ns: Mapping[str, int], settings: AbSettings, right_bytes: int | None
+) -> tuple[Events, int]:
+    """What became of its requests, and the bytes of all bodies."""
     complete = _count(text, "Complete requests")
     kinds = re.search(r"\(Connect: (\d+), Receive: (\d+), Length: (\d+), Exceptions: (\d+)\)", text)
     connect, receive, length, exceptions = (int(count) for count in kinds.groups()) if kinds else (0, 0, 0, 0)
@@ -91,15 +100,14 @@ def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSetti
     status = _count(text, "Non-2xx responses")
     others, body_bytes = max(0, length - connect - reset), _count(text, "HTML transferred")
     length = max(0, others - status)
-    first_bytes, right_bytes = _count(text, "Document Length"), settings.length_bytes
+    first_bytes = _count(text, "Document Length")
     if right_bytes is not None and first_bytes != right_bytes:
         were_errors = complete - connect - reset - others == status
         are_right = were_errors and body_bytes == status * first_bytes + others * right_bytes
         length = 0 if are_right else max(0, complete - connect - reset - status)
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
     completed = max(0, complete - sum(failures.values()))
-    asked = outside.events(settings.requests, complete, completed, failures, _percentiles(percentiles_csv))
-    return outside.measurement(named(text), output, duration_ns, asked, body_bytes=body_bytes)
+    return outside.events(settings.requests, complete, completed, failures, percentiles_ns), body_bytes
 
 
 def named(text: str) -> str:

@@ -123,9 +123,12 @@ def missing(host: Host, tool: str, package: str) -> list[Problem]:
     return [] if found else [Problem(f"{tool} is not installed", host.where, f"apt-get install {package}")]
 
 
-def refuse_redirect(client: Client, offer: Http, settings: ToolSettings) -> None:
-    """TrialError where a path of the user's own leads elsewhere: a tool that calls this takes the answer that says so
-    for the thing itself. Of a service that does not answer the tool tells.
+_ASKS_WHO = (401, 407)  # which siege counts as a success, and asks again
+
+
+def refuse_misleading(client: Client, offer: Http, settings: ToolSettings) -> None:
+    """TrialError where a path of the user's own leads elsewhere, or asks who one is: a tool that calls this takes the
+    answer that says so for the thing itself. Of a service that does not answer the tool tells.
     """
     if settings.content is not None:
         return
@@ -133,9 +136,29 @@ def refuse_redirect(client: Client, offer: Http, settings: ToolSettings) -> None
         status = client.get(offer, settings.target).status
     except TrialError:
         return
+    answered = f"{offer.url(settings.target)} is answered with status {status}"
     if status // 100 == 3:
-        what = f"{offer.url(settings.target)} is answered with status {status}, which leads elsewhere"
-        raise TrialError(what, where="[load] path", remedy="name the path that it leads to")
+        raise TrialError(f"{answered}, which leads elsewhere", where="[load] path", remedy="name the path it leads to")
+    if status in _ASKS_WHO:
+        raise TrialError(f"{answered}, which asks who one is", where="[load] path", remedy="name one that is open to all")
+
+
+def length_of(client: Client, offer: Http, settings: ToolSettings) -> int | None:
+    """Of what is asked for; None where nobody knows. A path of the user's own is asked twice: TrialError where its
+    answers have another length each time, for a tool that calls this takes for failures what differs from the first.
+    """
+    if settings.content is not None:
+        return settings.length_bytes
+    try:
+        first, again = (client.get(offer, settings.target) for _ in range(2))
+    except TrialError:
+        return None
+    if not first.status == again.status == 200:
+        return None
+    if first.length_bytes != again.length_bytes:
+        what = f"{offer.url(settings.target)} is {first.length_bytes} bytes long, and then {again.length_bytes}"
+        raise TrialError(f"{what}: what differs is a failure to ab", where="[load] path", remedy=_OURS)
+    return first.length_bytes
 
 
 def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str, str] | None = None) -> Output:

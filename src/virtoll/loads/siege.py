@@ -48,7 +48,7 @@ class SiegeLoad(HttpTool):
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it fails or hangs (it has been seen to ignore SIGTERM)."""
-        outside.refuse_redirect(client, offer, settings)
+        outside.refuse_misleading(client, offer, settings)
         rc = client.directory / "siegerc"
         client.host.put(rc, configuration(settings, offer).encode())
         expected_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9

@@ -62,7 +62,7 @@ class WrkLoad(HttpTool):
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does when the first connection is refused."""
-        outside.refuse_redirect(client, offer, settings)
+        outside.refuse_misleading(client, offer, settings)
         lua = client.directory / "wrk.lua"
         client.host.put(lua, script(settings, offer).encode())
         argv = command(settings, client.cpus, offer, str(lua))
