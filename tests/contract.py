@@ -167,6 +167,18 @@ def answers(instance: Instance) -> None:
     assert instance.agent.facts()["cpus"] == instance.limits.vcpus
     open_files = instance.agent.run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]).stdout.decode().split()
     assert open_files == [*map(str, resource.getrlimit(resource.RLIMIT_NOFILE))], open_files
+    has_room(instance)
+
+
+def has_room(instance: Instance) -> None:
+    """Its limit of memory bounds what is shared in it, and that of processes how many another user than root may have:
+    nothing else does. (What a kernel of its own takes of the memory is not there; where all share the host's, /dev/shm is
+    as its image has it, or the host's.)
+    """
+    script = 'ulimit -Sp; df -k /dev/shm | tail -n 1 | tr -s " " | cut -d " " -f 2'
+    processes, shared_kib = instance.agent.run(["sh", "-c", script]).stdout.decode().split()
+    assert processes == "unlimited" or int(processes) >= instance.limits.pids, processes
+    assert int(shared_kib) * 1024 > 0.8 * instance.limits.memory_bytes, shared_kib
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:

@@ -39,7 +39,7 @@ const MOUNTS: [(&str, &str, libc::c_ulong, &str); 6] = [
         "tmpfs",
         "/dev/shm",
         libc::MS_NOSUID | libc::MS_NODEV,
-        "mode=1777",
+        "mode=1777,size=100%", // of its memory, as of a container's limit
     ),
 ];
 

@@ -11,10 +11,16 @@ use virtoll_wire::protocol::Guest;
 use crate::agent::{done, failed, Halt, Outcome};
 use crate::rtnetlink;
 
+#[cfg(target_env = "musl")]
+type Resource = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Resource = libc::__rlimit_resource_t;
+
 const GROUPS: &str = "/sys/fs/cgroup";
 const GROUP: &str = "/sys/fs/cgroup/instance";
 const KERNEL: &str = "/proc/sys/kernel";
 const NR_OPEN: &str = "/proc/sys/fs/nr_open"; // beyond which nobody's limit of open files may be
+const FILE_MAX: &str = "/proc/sys/fs/file-max"; // beyond which nobody but root opens any
 const NET: &str = "/proc/sys/net";
 // Of all devices, as the lab's own namespaces have it (virtoll.lab.wiring, EVERYWHERE).
 const EVERYWHERE: [(&str, &str, &str); 2] = [
@@ -52,6 +58,7 @@ fn limit_processes(pids: u64) -> Result<(), Halt> {
     })?;
     let room = already.saturating_add(pids.saturating_mul(2));
     make_room(Path::new(KERNEL), room)?;
+    make_users_room(room)?;
     tried("limit the processes", GROUP, || {
         fs::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids")?;
         fs::create_dir_all(GROUP)?;
@@ -72,23 +79,53 @@ fn make_room(kernel: &Path, tasks: u64) -> Result<(), Halt> {
     Ok(())
 }
 
-/// As processes on the host have them, from whoever has started virtoll; all that this one starts inherits them. By
-/// itself a kernel's first process has 1024 and 4096, at which a server ends whatever CPU it has left.
-fn limit_open_files((soft, hard): (u64, u64)) -> Result<(), Halt> {
-    tried("make room for open files", NR_OPEN, || {
-        raise(Path::new(NR_OPEN), hard)
-    })?;
+/// A user who is not root has half the tasks for which there was room when this machine began.
+fn make_users_room(tasks: u64) -> Result<(), Halt> {
+    let (soft, hard) = limit_of(libc::RLIMIT_NPROC)?;
+    limit(
+        libc::RLIMIT_NPROC,
+        "processes",
+        (soft.max(tasks), hard.max(tasks)),
+    )
+}
+
+fn limit_of(resource: Resource) -> Result<(u64, u64), Halt> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    tried("read a limit", "getrlimit(2)", || {
+        // SAFETY: `limit` is a valid rlimit to write to.
+        match unsafe { libc::getrlimit(resource, &mut limit) } {
+            0 => Ok((limit.rlim_cur, limit.rlim_max)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
+}
+
+fn limit(resource: Resource, of: &str, (soft, hard): (u64, u64)) -> Result<(), Halt> {
     let limit = libc::rlimit {
         rlim_cur: soft,
         rlim_max: hard,
     };
-    tried("limit open files", "setrlimit(2)", || {
+    tried(&format!("limit {of}"), "setrlimit(2)", || {
         // SAFETY: `limit` is a valid rlimit to read from.
-        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+        match unsafe { libc::setrlimit(resource, &limit) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     })
+}
+
+/// As processes on the host have them, from whoever has started virtoll; all that this one starts inherits them. By
+/// itself a kernel's first process has 1024 and 4096, at which a server ends whatever CPU it has left.
+fn limit_open_files((soft, hard): (u64, u64)) -> Result<(), Halt> {
+    for file in [NR_OPEN, FILE_MAX] {
+        tried("make room for open files", file, || {
+            raise(Path::new(file), hard)
+        })?;
+    }
+    limit(libc::RLIMIT_NOFILE, "open files", (soft, hard))
 }
 
 /// Let a setting of the kernel be so much, if it is less.
@@ -203,14 +240,9 @@ mod tests {
 
     #[test]
     fn open_files_are_limited_or_it_is_told() {
-        let mut own = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: `own` is a valid rlimit to write to.
-        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut own) }, 0);
-        assert!(limit_open_files((own.rlim_cur, own.rlim_max)).is_ok());
-        assert!(limit_open_files((2, 1)).is_err());
+        let own = limit_of(libc::RLIMIT_NOFILE).unwrap_or_default();
+        assert!(limit(libc::RLIMIT_NOFILE, "open files", own).is_ok());
+        assert!(limit(libc::RLIMIT_NOFILE, "open files", (2, 1)).is_err());
     }
 
     #[test]
