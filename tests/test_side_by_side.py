@@ -496,6 +496,12 @@ def test_the_reason_that_is_told_is_that_of_the_trials_that_are_missing(tmp_path
     excluded = TEXT + f'[[exclude]]\nplatform = "docker"\n"{BESIDE}" = "others"\n'
     findings = run_of(tmp_path / "excluded", {}, excluded)
     assert sentence(findings, "lean", "docker+routed").endswith("not known (excluded there).")
+    altogether = TEXT + '[[exclude]]\nserver = "lean"\nplatform = "docker"\n'
+    findings = run_of(tmp_path / "altogether", {}, altogether)
+    assert sentence(findings, "lean", "docker+routed").endswith("not known (excluded there).")
+    assert "not known" not in sentence(findings, "broad", "docker+routed")
+    for table in SideBySide().tables(findings):
+        assert any(row[0].text == "docker+routed" for row in table.rows)
 
 
 def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from virtoll.analysis.rules import rule_of
 from virtoll.record.model import BESIDE, SERVER, Arm
 
 _BESIDE_OVER_ALONE = "geometric mean of ratios beside the others to alone, t interval on the log scale, n = blocks"
+_EXCLUDED = "excluded there"
 _AGAINST_NATIVE = "geometric mean of such ratios over native's within blocks, t interval on the log scale, n = blocks"
 
 
@@ -39,7 +40,6 @@ class Zeros:
 class SideBySide:
     """Every server on every arm. ``shown``: by server, the metrics that it is told in."""
 
-    arms: tuple[Arm, ...]  # the second native arm is none of them: it tells the noise floor
     shown: Mapping[str, tuple[Metric, ...]]
     conditions: Mapping[str, int]  # by server, those that it was to be measured under both alone and beside the others
     kept: Mapping[tuple[str, str, str], Toll]  # by server, arm's label and metric: beside the others over alone
@@ -92,6 +92,8 @@ class _Server:
 
     def why(self, metric: Metric, arm: Arm) -> str:
         """The first reason that a condition of which there is no value gives for that."""
+        if arm not in self.matrix.arms:
+            return _EXCLUDED
         reasons = (self._why(metric, arm, each) for pair in self.pairs for each in pair)
         return next(filter(None, reasons), "")
 
@@ -102,7 +104,7 @@ class _Server:
             return ""
         planned = (trial for trial in matrix.run.plan.trials if trial.arm.label == arm.label)
         if all(Condition.of(trial) != condition for trial in planned):
-            return "excluded there"
+            return _EXCLUDED
         return matrix.why_missing(metric.name, arm, condition)
 
     def _both(self, metric: Metric) -> tuple[Floats, Floats]:
@@ -128,24 +130,23 @@ def side_by_side(matrices: Mapping[str, Matrix], shown: Mapping[str, Sequence[Me
         mine = [each for each in servers if metric in told[each.name]]
         kept |= _judged(metric, mine, margin, _BESIDE_OVER_ALONE, against_native=False)
         against |= _judged(metric, mine, margin, _AGAINST_NATIVE, against_native=True)
+    arms = {arm.label: arm for each in servers for arm in each.matrix.arms}.values()
     missing = {
         (each.name, arm.label, metric.name): why
         for each in servers
-        for arm in each.matrix.arms
+        for arm in arms
         for metric in told[each.name]
         if (why := each.why(metric, arm))
     }
     floors = {(each.name, metric.name): _floor(each, metric) for each in servers for metric in told[each.name]}
     planned = {each.name: len(each.pairs) for each in servers}
-    arms = next(iter(matrices.values())).arms if matrices else ()
     zeros = {
         (each.name, arm.label, metric.name): each.zeros_of(metric, arm)
         for each in servers
         for arm in each.matrix.arms
         for metric in told[each.name]
     }
-    treated = tuple(arm for arm in arms if arm.role != "floor")
-    return SideBySide(treated, told, planned, kept, against, floors, zeros, missing)
+    return SideBySide(told, planned, kept, against, floors, zeros, missing)
 
 
 def _pairs(matrix: Matrix) -> tuple[tuple[Condition, Condition], ...]:

@@ -81,14 +81,15 @@ def _arms(findings: Findings) -> list[Arm]:
 def _sentence(findings: Findings, server: str, arm: Arm) -> str:
     """``vlc on docker+routed, beside the others against alone: ...; against native ...``."""
     told = findings.side_by_side
-    tolls = {metric: told.kept[server, arm.label, metric.name] for metric in told.shown[server]}
+    of = {metric: told.kept.get((server, arm.label, metric.name)) for metric in told.shown[server]}
+    tolls = {metric: toll for metric, toll in of.items() if toll is not None}
     planned = told.conditions[server]
     parts = _found(tolls, planned) + _open(tolls, planned) + _barred(findings, server, arm, tolls)
     if arm.role != "baseline":
-        over = {m: toll for m in tolls if (toll := told.against.get((server, arm.label, m.name))) is not None}
+        over = {m: toll for m in of if (toll := told.against.get((server, arm.label, m.name))) is not None}
         against = _found(over, planned)
         parts += [f"against the same on native: {', '.join(against)}"] if against else []
-    why = next((told.missing[key] for m in tolls if (key := (server, arm.label, m.name)) in told.missing), "")
+    why = next((told.missing[key] for m in of if (key := (server, arm.label, m.name)) in told.missing), "")
     what = "; ".join(parts) if parts else f"not known ({why or 'no block holds both'})"
     return f"{server} on {arm.label}, beside the others against alone: {what}."
 
@@ -156,7 +157,7 @@ def _kept(findings: Findings, server: str) -> Table:
 
 def _cell(findings: Findings, server: str, arm: Arm, metric: Metric) -> Cell:
     told, key = findings.side_by_side, (server, arm.label, metric.name)
-    cell = verdict(told.kept[key], told.conditions[server])
+    cell = verdict(told.kept.get(key), told.conditions[server])
     return Cell(cell.text, cell.kind, cell.detail or told.missing.get(key, "")) if cell.kind == "missing" else cell
 
 
