@@ -68,9 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{arm:24}{_row([each for each in tried if each.arm == arm])}")
     keep(arguments.json, {"inside": inside, "foretold": len(told), "tries": len(tried)})
     reached = bool(told) and inside >= TARGET * len(told)
-    print(
-        f"inside: {inside} of {len(told)} {_interval(inside, len(told))}; {'reached' if reached else 'MISSED'} (9 of 10)"
-    )
+    word = "target reached" if reached else "TARGET MISSED"
+    print(f"inside: {inside} of {len(told)} {_interval(inside, len(told))}; {word} (9 of 10)")
     return 0 if reached else 1
 
 
