@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,7 +186,7 @@ def test_what_has_nothing_to_be_compared_with_is_not_told_to_have_too_few_answer
     tables = {table.name: table for table in contents.tables(findings)}
     for name in ("losses-goodput-kept", "losses-p99-rise"):
         details = {row[0].text: row[2].detail for row in tables[name].rows}
-        assert details["disk"] == "nothing to compare with, beside the polite neighbour: victim died"
+        assert details["disk"] == "not compared, beside the polite neighbour: victim died"
         assert "compare" not in details["fork"]
     found = exposure(findings.isolation, "docker", "disk")
     assert whole(findings.isolation, found).endswith(
@@ -320,6 +321,68 @@ def test_blocks_in_which_requests_timed_out_beside_the_polite_one_do_not_either(
     assert exposure(find(run).isolation, "lxc", "cpu").kind == "same"
 
 
+def with_outcome(run: Path, outcome: str, aggressor: str, blocks: Sequence[int]) -> None:
+    """What became of native's victim beside this aggressor in some blocks is another."""
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    for record in records:
+        trial = record["trial"]
+        is_there = trial["block"] in blocks and trial["condition"][AGGRESSOR] == aggressor
+        if is_there and trial["arm"]["label"] == "native+host":
+            record["outcome"] = outcome
+    (run / "trials.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+@pytest.mark.parametrize(
+    ("study", "outcome"),
+    [("isolation", "victim died"), ("isolation", "did not answer"), ("isolation-rtt", "did not answer")],
+)
+def test_blocks_in_which_it_did_not_answer_beside_the_polite_one_do_not_either(
+    tmp_path: Path, study: str, outcome: str
+) -> None:
+    """Of six blocks it died in three: the others were told as *protected*."""
+    run = run_of(tmp_path / "r", study, harms={}, quick=True, blocks=6)
+    assert exposure(find(run).isolation, "native", "cpu").kind == "same"
+    with_outcome(run, outcome, "polite", (1, 3, 5))
+    findings = find(run)
+    found = exposure(findings.isolation, "native", "cpu")
+    assert (found.kind, found.unmatched) == ("unsure", 3)
+    assert all(toll.ratio is None for toll in found.tolls.values())
+    (native,) = (said for said in answer(findings) if said.startswith("native"))
+    assert "protected from" not in native
+    assert re.search(rf"not compared beside [^;]*cpu[^;]* \(beside the polite neighbour: {outcome} in 3 of 6\)", native)
+    why = f"not compared, beside the polite neighbour: {outcome} in 3 of 6"
+    assert why in whole(findings.isolation, found)
+    tables = [table for table in contents.tables(findings) if table.name.startswith("losses-")]
+    details = [row[1].detail for table in tables for row in table.rows if row[0].text == "cpu"]
+    assert details == [why] * 2
+    assert exposure(findings.isolation, "lxc", "cpu").kind == "same"
+
+
+def test_what_is_not_compared_says_why_beside_what_became_of_the_victim(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    with_outcome(run, "victim died", "polite", (1,))
+    with_outcome(run, "did not answer", "cpu", (2,))
+    losses = next(table for table in contents.tables(find(run)) if table.name == "losses-goodput-kept")
+    cell = next(row[1] for row in losses.rows if row[0].text == "cpu")
+    assert cell.text == "did not answer in 1 of 3"
+    assert cell.detail == "not compared, beside the polite neighbour: victim died in 1 of 3"
+
+
+def test_where_it_answered_in_no_block_that_the_polite_one_lacks_the_others_are_compared(tmp_path: Path) -> None:
+    """That block is lost by what became of the victim beside the aggressor, which is told."""
+    run = run_of(tmp_path / "r", harms={}, quick=True, blocks=6)
+    for aggressor in ("polite", "cpu"):
+        with_outcome(run, "victim died", aggressor, (2,))
+    told = find(run).isolation
+    found, other = (exposure(told, "native", aggressor) for aggressor in ("cpu", "disk"))
+    assert (found.unmatched, found.outcomes) == (0, {"answered": 5, "victim died": 1})
+    toll = found.tolls["goodput_kept"]
+    assert toll.ratio is not None
+    assert toll.ratio.n == 5
+    assert "not compared" not in whole(told, found)
+    assert other.unmatched == 1
+
+
 def floor_without(matrix: Matrix, aggressor: str) -> float | None:
     """The noise floor of p99, had the aggressor not been studied."""
     others = tuple(each for each in matrix.conditions if each.get(AGGRESSOR) != aggressor)
@@ -342,6 +405,20 @@ def test_the_noise_floor_leaves_out_the_aggressor_beside_which_a_native_has_a_0(
     (disk,) = (c for c, condition in enumerate(matrix.conditions) if condition.get(AGGRESSOR) == "disk")
     matrix.values("p99_rise")[1, matrix.arms.index(matrix.floor), disk] = 0.0
     assert loss_floor(matrix, "p99_rise") == before
+
+
+def test_the_noise_floor_leaves_out_the_aggressor_beside_which_a_native_did_not_answer(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    before = find(run)
+    with_outcome(run, "did not answer", "cpu", (2,))
+    floors = find(run).isolation.floors
+    assert floors["p99_rise"] == floor_without(before.matrix, "cpu") != before.isolation.floors["p99_rise"]
+
+
+def test_the_noise_floor_is_unknown_where_a_native_died_beside_the_polite_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    with_outcome(run, "victim died", "polite", (2,))
+    assert set(find(run).isolation.floors.values()) == {None}
 
 
 def test_the_noise_floor_is_unknown_where_a_native_timed_out_beside_the_polite_one(tmp_path: Path) -> None:

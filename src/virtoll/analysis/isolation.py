@@ -2,7 +2,8 @@
 
 Within a block and an arm, the logarithm of a figure beside an aggressor minus that beside the polite neighbour is one
 observation: what sharing alone costs, and what the platform costs, cancel. The t interval has n - 1 degrees of freedom,
-n the blocks in which both answered; Holm's correction goes over the whole matrix of arms and aggressors.
+n the blocks in which both answered, and there is none where in some block the victim did so beside the aggressor alone;
+Holm's correction goes over the whole matrix of arms and aggressors.
 
 The noise floor is the distance between the losses of native and those of native again, over all aggressors: how far a
 loss differs from the same loss, or could by chance. That second native arm is no row of the matrix.
@@ -71,6 +72,7 @@ class Exposure:
     # By metric of latency, the highest percentile first: in how many of them it lies, while the neighbour was at work,
     # among the requests without an answer. No ratio holds those, so none is given; and it is no protection.
     unanswered: Mapping[str, int]
+    unmatched: int  # blocks in which the victim answered, and beside the polite neighbour did not: no loss is given
 
     @property
     def n(self) -> int:
@@ -229,7 +231,7 @@ def _rows(
             continue
         for condition in conditions:
             c = matrix.conditions.index(condition)
-            if _unanswered(_cells(matrix, arm, condition), metric_name):
+            if _unanswered(_cells(matrix, arm, condition), metric_name) or _unmatched(matrix, arm, condition):
                 rows.append(Row(arm, condition, None, None, 1))  # the rest would speak for the better ones alone
             else:
                 summary = over_conditions(logs[:, a, c : c + 1])
@@ -261,9 +263,12 @@ def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
 
 
 def _lacks_answers(matrix: Matrix, arm: Arm, condition: Condition, metric_name: str) -> bool:
-    """Whether in some block a percentile lies among the requests without an answer, here or beside the polite one."""
-    beside_polite = _unanswered_beside_polite(matrix, arm, condition, metric_name)
-    return bool(beside_polite or _unanswered(_cells(matrix, arm, condition), metric_name))
+    """Whether in some block the victim did not answer, or a percentile lies among the requests without an answer, here
+    or beside the polite one.
+    """
+    cells = _cells(matrix, arm, condition)
+    beside_polite = _unanswered_beside_polite(matrix, arm, condition, metric_name) or _unmatched(matrix, arm, condition)
+    return bool(beside_polite or _unanswered(cells, metric_name) or any(outcome(cell) in HARMS for cell in cells))
 
 
 def _losses(matrix: Matrix, metric_name: str) -> Floats:
@@ -320,7 +325,8 @@ def _exposure(matrix: Matrix, arm: Arm, condition: Condition, tolls: Mapping[str
     reasons = [cell.record.neighbour.reason for cell in cells if outcome(cell) == REFUSED and cell.record.neighbour]
     missing = "" if cells else matrix.why_missing(next(iter(tolls), ""), arm, condition)
     unanswered = {name: count for name in _LATENCIES if (count := _unanswered(cells, name))}
-    return Exposure(arm, condition, outcomes, next(iter(reasons), ""), missing, tolls, unanswered)
+    unmatched = _unmatched(matrix, arm, condition)
+    return Exposure(arm, condition, outcomes, next(iter(reasons), ""), missing, tolls, unanswered, unmatched)
 
 
 def _cells(matrix: Matrix, arm: Arm, condition: Condition) -> list[TrialMetrics]:
@@ -336,9 +342,21 @@ def _unanswered_beside_polite(matrix: Matrix, arm: Arm, condition: Condition, me
     """In how many blocks in which the victim answered beside a neighbour its percentile beside the polite one has no
     value: those of the others alone would be held against the better ones.
     """
+    return 0 if is_polite(condition) else _unanswered(_held_against(matrix, arm, condition), metric_name)
+
+
+def _unmatched(matrix: Matrix, arm: Arm, condition: Condition) -> int:
+    """In how many of such blocks the victim itself did not answer, or died, beside the polite one: for as good a reason
+    there is no loss.
+    """
+    return sum(1 for polite in _held_against(matrix, arm, condition) if outcome(polite) in HARMS)
+
+
+def _held_against(matrix: Matrix, arm: Arm, condition: Condition) -> list[TrialMetrics]:
+    """The trials beside the polite neighbour, of the blocks in which the victim answered beside another."""
     pairs = ((matrix.cell(b, arm, condition), matrix.cell(b, arm, _control(condition))) for b in matrix.blocks)
     answered = (polite for beside, polite in pairs if beside is not None and outcome(beside) == "answered")
-    return 0 if is_polite(condition) else _unanswered([each for each in answered if each is not None], metric_name)
+    return [polite for polite in answered if polite is not None]
 
 
 def outcome(trial: TrialMetrics) -> str:

@@ -98,19 +98,26 @@ def unanswered(exposure: Exposure) -> list[str]:
 
 
 def uncompared(told: Isolation, exposure: Exposure) -> str:
-    """What became of a victim beside the polite neighbour, where it never answered there, and did beside this one:
-    ``victim died``; "" where there is something to compare it with, or nothing to be compared.
+    """What became of a victim beside the polite neighbour, where it never answered there, or not in some block, and did
+    beside this one: ``victim died in 1 of 3``; "" where there is something to compare it with, or nothing to be
+    compared.
     """
     polite = told.beside_polite(exposure)
-    if polite is None or polite.outcomes.get("answered") or not exposure.outcomes.get("answered"):
+    if polite is None or not exposure.outcomes.get("answered"):
+        return ""
+    if polite.outcomes.get("answered") and not exposure.unmatched:
         return ""
     return "; ".join(harms(polite)) or polite.missing
 
 
+def not_compared(told: Isolation, exposure: Exposure) -> str:
+    """The same with its head; "" where it is compared."""
+    why = uncompared(told, exposure)
+    return f"not compared, beside the polite neighbour: {why}" if why else ""
+
+
 def apart(told: Isolation, exposures: Sequence[Exposure]) -> tuple[dict[str, list[Exposure]], list[Exposure]]:
-    """Those that there is nothing to compare with, by what became of the victim beside the polite neighbour; and the
-    others.
-    """
+    """Those that are not compared, by what became of the victim beside the polite neighbour; and the others."""
     found: dict[str, list[Exposure]] = {}
     for one in exposures:
         if (why := uncompared(told, one)) and not one.unanswered:
@@ -161,9 +168,7 @@ def whole(told: Isolation, exposure: Exposure) -> str:
     parts += [
         f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio or toll.zeros
     ]
-    parts += unanswered(exposure)
-    if why := uncompared(told, exposure):
-        parts.append(f"nothing to compare with, beside the polite neighbour: {why}")
+    parts += [*unanswered(exposure), not_compared(told, exposure)]
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")
     parts.append(f"{exposure.n} block{'s' * (exposure.n != 1)}")

@@ -22,6 +22,7 @@ from virtoll.report.isolation import (
     harms,
     heads,
     lines,
+    not_compared,
     recovery_words,
     short,
     too_few,
@@ -85,8 +86,9 @@ _AGAINST_ITSELF = (
     "what sharing costs, cancel. "
 )
 _NO_ANSWER = (
-    "**No answer is a result.** A victim that did not answer, or died, is counted as such and enters no ratio; an "
-    "aggressor that could not start is a reason, never a zero."
+    "**No answer is a result.** A victim that did not answer, or died, is counted as such and enters no ratio; where "
+    "it was so beside the polite neighbour in some block, the others are not compared: they would be held against the "
+    "better ones. An aggressor that could not start is a reason, never a zero."
 )
 
 
@@ -284,9 +286,8 @@ def _loss(isolation: Isolation, exposure: Exposure, metric: Metric, work: str) -
     if toll is None or toll.ratio is None:
         told = "; ".join([*harms(exposure), *(_unanswered(exposure, metric))])
         kind = "costs" if exposure.harm or metric.name in exposure.unanswered else "missing"
-        polite = uncompared(isolation, exposure)
-        why = f"nothing to compare with, beside the polite neighbour: {polite}" if polite else too_few(work)
-        return Cell(told or MISSING, kind, exposure.refused or ("" if told else why))
+        why = not_compared(isolation, exposure) or ("" if told else too_few(work))
+        return Cell(told or MISSING, kind, exposure.refused or why)
     # Of a cost the interval is told already.
     words = toll.verdict.kind if toll.verdict.kind in ("costs", "gains") else toll.verdict.words
     return Cell(with_interval(toll.ratio, metric), toll.verdict.kind, "; ".join(part for part in (told, words) if part))
