@@ -470,6 +470,21 @@ def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path:
     assert not [word for word in words if "in a new run, or" in word and int(word.split()[5]) <= 100]
 
 
+@pytest.mark.parametrize("aggressor", ["disk", "polite"])
+def test_blocks_in_which_the_victim_died_count_among_those_it_would_take(tmp_path: Path, aggressor: str) -> None:
+    """Of six it died in three: as many of those that come are taken to be lost."""
+    run = run_of(tmp_path / "r", harms={}, quick=True, spread=0.2, blocks=6)
+    with_outcome(run, "victim died", aggressor, (1, 3, 5))
+    toll = exposure(find(run).isolation, "native", aggressor).tolls["p99_rise"]
+    assert toll.ratio is not None
+    assert toll.ratio.n == 3
+    told = toll.verdict
+    assert told.anew is not None
+    assert told.needed is not None
+    more = 2 * told.needed - 6
+    assert told.words == f"cannot tell yet: needs about {2 * told.anew} blocks in a new run, or {more} more in this one"
+
+
 # -- the report ------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from virtoll.analysis.ratios import (
     TollTable,
     family_of,
     judge_family,
+    lost_blocks,
     noise,
     over_conditions,
     whole_blocks,
@@ -225,7 +226,7 @@ def _rows(
     matrix: Matrix, metric_name: str, conditions: Sequence[Condition], logs: Floats, zeros: npt.NDArray[np.bool_]
 ) -> list[Row]:
     """What each arm is judged by under each of ``conditions``; ``zeros``: what has no logarithm."""
-    rows, ahead = [], int((~whole_blocks(matrix)).sum())
+    rows, whole = [], whole_blocks(matrix)
     for a, arm in enumerate(matrix.arms):
         if arm.role == "floor":
             continue
@@ -234,9 +235,10 @@ def _rows(
             if _unanswered(_cells(matrix, arm, condition), metric_name) or _unmatched(matrix, arm, condition):
                 rows.append(Row(arm, condition, None, None, 1))  # the rest would speak for the better ones alone
             else:
-                summary = over_conditions(logs[:, a, c : c + 1])
+                mine = logs[:, a, c : c + 1]
                 failed = _unanswered_beside_polite(matrix, arm, condition, metric_name)
-                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum()), failed, ahead=ahead))
+                row = Row(arm, condition, over_conditions(mine), None, 1, int(zeros[:, a, c].sum()), failed)
+                rows.append(replace(row, lost=lost_blocks(mine, whole), ahead=int((~whole).sum())))
     return rows
 
 
