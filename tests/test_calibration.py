@@ -412,6 +412,29 @@ def test_where_a_pair_differs_by_the_same_in_each_block_there_is_no_test(right: 
     assert told["rate_per_s"] == before["rate_per_s"]
 
 
+def test_what_has_a_test_in_no_part_is_left_out_and_the_others_are_told(right: Findings) -> None:
+    """Two buckets of a histogram, side by side in all blocks: there was no report."""
+
+    def alike(matrix: Matrix, computing: int) -> None:
+        p50_ms = matrix.values("latency_p50_ms")
+        linked = 1 - computing
+        p50_ms[:, at(matrix, ""), linked], p50_ms[:, at(matrix, " (again)"), linked] = 2.0, 4.0
+
+    told, before = again(right, alike), found(right)
+    where = {(one.metric, one.condition) for one in before.noise}
+    (left_out,) = where - {(one.metric, one.condition) for one in told.noise}
+    assert left_out[0] == "latency_p50_ms"
+    assert told.alarms == before.alarms
+
+
+def test_where_no_throughput_can_be_tested_there_is_no_calibration(right: Findings) -> None:
+    matrix = build_matrix(right.run, measure_all(right.run))
+    rates = matrix.values("rate_per_s")
+    for label, other in (("", " (again)"), (" (copy 1)", " (copy 2)"), (" (copy 3)", " (copy 4)")):
+        rates[:, at(matrix, other)] = 0.5 * rates[:, at(matrix, label)]
+    assert calibration(right.run, matrix) is None
+
+
 def test_its_report_tells_it_first(right: Findings) -> None:
     page = write_report(right).read_text()
     assert page.index("How far can virtoll be trusted") < page.index("Did the machine hold still?")

@@ -42,8 +42,8 @@ def is_calibration(run: Run) -> bool:
 
 
 def calibration(run: Run, matrix: Matrix) -> Calibration | None:
-    """What a calibration's run found; None of any other run, and before two blocks of a part hold a pair of equal
-    arms.
+    """What a calibration's run found; None of any other run, and before a pair of equal arms can be tested in
+    throughput: two blocks of a part hold it, and it does not differ by the same in all of them.
     """
     if not is_calibration(run) or matrix.baseline is None:
         return None
@@ -174,9 +174,9 @@ def _noise(bench: _Bench, metric: Metric, condition: Condition, trial_s: float) 
     freedom = sum(each.freedom for each in whole)
     sd = math.sqrt(sum(each.deviation**2 * each.freedom for each in whole) / freedom)
     p_values = [p_difference(part) for pair in pairs for part in _by_part(pair)]
-    if not p_values:  # where many trials were lost: no part holds two blocks of any pair
-        return None
     judged = [p for p in p_values if not math.isnan(p)]  # not where a part's differences are all alike, but not 0
+    if not judged:  # nor where many trials were lost: no part holds two blocks of any pair
+        return None
     alarms = sum(p < 1 - LEVEL for p in judged)
     block_s = trial_s * TYPICAL_ARMS
     fits = {str(minutes): int(minutes * 60 / block_s) if block_s > 0 else 0 for minutes in MINUTES}
