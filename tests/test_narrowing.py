@@ -36,6 +36,12 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 SECOND = 10**9
 PROBED = IN_TURN.partition("[service]")[0] + '[[probes]]\nname = "clock"\n[[arms]]' + IN_TURN.partition("[[arms]]")[2]
 
+SERVERS = "".join(
+    f'[servers.{name}.service]\nname = "{service}"\n[servers.{name}.load]\nname = "http"\n'
+    for name, service in {"first": "nginx", "second": "apache", "third": "nginx"}.items()
+)
+OF_THREE = IN_TURN.partition("[service]")[0] + SERVERS + "[[arms]]" + IN_TURN.partition("[[arms]]")[2]
+
 
 @dataclass
 class Bench:
@@ -94,6 +100,51 @@ def test_a_blocks_time_holds_the_programme_that_explains_its_service(bench: Benc
     pace = pace_of(mine, beside=probes)
     assert pace is not None
     assert (pace.block_s, pace.windows_s) == (130, 20)
+
+
+def of_three(bench: Bench) -> Findings:
+    """Three servers, 100 s after each other, in eight blocks of 230 s."""
+    at_s = {"first": 0, "second": 100, "third": 200}
+    records = bench.run("--blocks", "8", text=OF_THREE).run.records
+    write(bench, [timed(record, at_s[record.trial.condition["server"]]) for record in records])
+    return find(bench.directory / "run")
+
+
+def write(bench: Bench, records: Sequence[TrialRecord]) -> None:
+    (bench.directory / "run" / "trials.jsonl").write_text("".join(f"{r.model_dump_json()}\n" for r in records))
+
+
+def test_twice_the_rounds_and_a_block_more_are_of_all_servers(bench: Bench) -> None:
+    """They were of one server, in a third of the time that they take."""
+    for server in of_three(bench).servers.values():
+        toll = words.widest(server)
+        assert toll is not None
+        found = words.of_toll(server, toll)
+        assert found is not None
+        assert (found.windows_s, found.more, found.blocks_s) == (8 * 60, 2, 2 * 230)
+        assert "--blocks 10”" in words.told(server)[0]
+
+
+def test_who_is_searched_for_its_knee_takes_its_time_in_a_block_and_has_no_rounds(bench: Bench) -> None:
+    findings = of_three(bench)
+    study = findings.run.study
+    third = study["servers"]["third"]
+    searched = {**third, "base": {**third["base"], "knee.objective": ["failed < 1 %"]}}
+    all_of_them = replace(findings.run, study={**study, "servers": {**study["servers"], "third": searched}})
+    server = replace(findings.servers["first"], among=all_of_them)
+    toll = words.widest(server)
+    assert toll is not None
+    found = words.of_toll(server, toll)
+    assert found is not None
+    assert (found.windows_s, found.blocks_s) == (8 * 40, 230)
+
+
+def test_a_run_in_which_another_server_is_still_to_come_is_going_on(bench: Bench) -> None:
+    findings = of_three(bench)
+    assert words.told(findings.servers["first"])
+    last = {("third", 8)}
+    write(bench, [r for r in findings.run.records if (r.trial.condition["server"], r.trial.block) not in last])
+    assert words.told(find(bench.directory / "run").servers["first"]) == []
 
 
 def test_blocks_that_an_arm_lost_are_made_and_paid_for_too(bench: Bench) -> None:

@@ -60,6 +60,7 @@ class Findings:
     margin: float
     papers: tuple[JudgedPaper, ...]
     servers: Mapping[str, Findings] = field(default_factory=dict)  # of each, where a study sets several side by side
+    among: Run | None = None  # of one server of several: the run of all, whose rounds and blocks are the same
     features: Mapping[str, Features] = field(default_factory=dict)  # by platform, where whoever asks knows any
     explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
@@ -420,7 +421,9 @@ def told_as_damage(directory: Path | str) -> Iterator[None]:
 def _found(run: Run, *, wanted: Callable[[Run], Wanted]) -> Findings:
     study, programme = parted(run)
     trials = measure_all(study, wanted(study))
-    servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
+    servers = {
+        name: replace(_analysed(each, _of_server(name, trials)), among=study) for name, each in by_server(study).items()
+    }
     explanation = None if programme is None else _analysed(programme, measure_all(programme))
     return replace(_analysed(study, trials), servers=servers, explanation=explanation)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 
-from virtoll.analysis.narrowing import TIMES, Narrowing, narrowing, pace_of
+from virtoll.analysis.load import Run
+from virtoll.analysis.narrowing import TIMES, Narrowing, Pace, narrowing, pace_of
 from virtoll.analysis.ratios import Toll, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
 from virtoll.plain import typed
+from virtoll.record.model import TrialRecord
 from virtoll.report.asked import command
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -45,13 +48,27 @@ def of_toll(findings: Findings, toll: Toll) -> Narrowing | None:
     if findings.run.plan.hosts:
         return None
     components = findings.components(toll.metric.name, toll.arm)
-    beside = () if findings.explanation is None else findings.explanation.run.records
-    pace = pace_of(findings.run, toll.metric.probe, beside)
+    pace = _pace(findings, toll.metric.probe)
     if isinstance(components, str) or pace is None:
         return None
     logs = log_ratios(findings.matrix, toll.metric.name)[:, findings.matrix.arms.index(toll.arm), :]
     summary = over_conditions(logs[:, findings.columns(toll.metric.name)])
     return None if summary is None else narrowing(components, summary, pace, findings.run.plan.blocks - summary.n)
+
+
+def _pace(findings: Findings, probe: str) -> Pace | None:
+    """Of all servers, of which blocks and rounds are; who is searched for its knee has its time in a block alone."""
+    run = _of_all(findings)
+    measured: list[TrialRecord] = []
+    beside = [] if findings.explanation is None else [*findings.explanation.run.records]
+    for record in run.records:
+        (beside if run.is_search(record.trial.condition) else measured).append(record)
+    return pace_of(replace(run, records=tuple(measured)), probe, beside)
+
+
+def _of_all(findings: Findings) -> Run:
+    """The run, of one server of several that of all."""
+    return findings.among or findings.run
 
 
 def _size(toll: Toll) -> float | None:
@@ -63,7 +80,8 @@ def _size(toll: Toll) -> float | None:
 
 
 def _is_going_on(findings: Findings) -> bool:
-    return any(trial.id not in findings.run.made for trial in findings.run.plan.trials)
+    run = _of_all(findings)
+    return any(trial.id not in run.made for trial in run.plan.trials)
 
 
 def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:
