@@ -31,6 +31,7 @@ EXCESS = 1.25  # what is this much larger than a limit must not be had
 # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
 _ROOM_CPUS = 0.5
 _NEARLY = 0.9  # of a limit: what is refused, or killed, with less was so by something else
+_HALF = 0.5  # the same of a disk, of which the instance's own files take a part
 _MIB = 1024**2
 _CPU, _DISK, _PIDS = "the CPU limit bites", "the disk limit bites", "the limit of processes bites"
 _MEMORY = "the memory limit bites"
@@ -162,7 +163,12 @@ def of_disk_limit(notes: Notes, instance: Instance) -> None:
         return
     had = got.amount // _MIB * _MIB
     refused = had < asked and got.errno in (errno.ENOSPC, errno.EDQUOT)
-    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}")
+    detail = f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}"
+    if refused and had < _HALF * instance.limits.disk_bytes:
+        far = f"that is far below the limit of {format_bytes(instance.limits.disk_bytes)}"
+        notes.check(name, None, f"{detail}; {far}: it is nearly full, or something else refused (a full disk below?)")
+    else:
+        notes.check(name, refused, detail)
 
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
