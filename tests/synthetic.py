@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,17 @@ def measured_elsewhere(directory: Path, notes: Mapping[str, Any]) -> None:
     records = [TrialRecord.model_validate_json(line) for line in (directory / "trials.jsonl").open()]
     kept = [record.model_copy(update={"trial": there[record.trial.id]}).model_dump_json() for record in records]
     (directory / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept))
+
+
+def excluding(directory: Path, excluded: Callable[[PlannedTrial], bool]) -> Path:
+    """A run that was written, as if its study did not ask for some trials: a rule of [[exclude]] for some platforms."""
+    plan = Plan.model_validate_json((directory / "plan.json").read_text())
+    asked = [trial for trial in plan.trials if not excluded(trial)]
+    (directory / "plan.json").write_text(plan.model_copy(update={"trials": asked}).model_dump_json())
+    lines = (directory / "trials.jsonl").read_text().splitlines()
+    kept = [line for line in lines if not excluded(TrialRecord.model_validate_json(line).trial)]
+    (directory / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    return directory
 
 
 def _plan(recipe: Recipe, rng: np.random.Generator) -> Plan:

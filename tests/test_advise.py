@@ -563,7 +563,7 @@ def test_a_platforms_name_from_a_run_is_no_command(made: Path) -> None:
 
 def said_of(*places: Candidate) -> str:
     """The answer of a run that compared throughput."""
-    part = SimpleNamespace(name="run", metric=RATE)
+    part = SimpleNamespace(name="run", metric=RATE, over=("all",))
     advice = SimpleNamespace(places=ranked([Candidate(NATIVE, tolls={"run": None}), *places]), parts=[part])
     return answer(cast(Any, advice))
 
@@ -587,7 +587,7 @@ def test_where_nobody_comes_before_all_each_is_told_by_whom_it_is_preceded() -> 
     other = candidate("other", y=toll(0.90, 0.92, 0.94))
     behind = candidate("behind", x=toll(0.70, 0.72, 0.74))
     last = candidate("last", y=toll(0.70, 0.72, 0.74))
-    parts = [SimpleNamespace(name=name, metric=RATE) for name in ("x", "y")]
+    parts = [SimpleNamespace(name=name, metric=RATE, over=("all",)) for name in ("x", "y")]
     advice = SimpleNamespace(places=ranked([one, other, behind, last]), parts=parts)
     said = answer(cast(Any, advice))
     assert said.endswith("; behind comes after one; last comes after other.")
@@ -599,7 +599,7 @@ def test_who_comes_before_another_by_way_of_a_third_is_known_to() -> None:
     b = candidate("b", x=toll(0.80, 0.81, 0.82), y=toll(0.95, 0.96, 0.97))
     c = candidate("c", y=toll(0.60, 0.61, 0.62))
     d = candidate("d", z=toll(0.2, 0.9, 1.5, "unsure"))
-    parts = [SimpleNamespace(name=name, metric=RATE) for name in ("x", "y", "z")]
+    parts = [SimpleNamespace(name=name, metric=RATE, over=("all",)) for name in ("x", "y", "z")]
     said = answer(cast(Any, SimpleNamespace(places=ranked([a, b, c, d]), parts=parts)))
     assert said.startswith("Take a (0.96")
     assert "it fits, and comes before b and c. d (0.9" in said

@@ -11,7 +11,7 @@ import pytest
 
 import advice_examples
 import synthetic_programme
-from synthetic import DOCKER, LXC, NATIVE, PUBLISHED, Recipe, write_run
+from synthetic import DOCKER, LXC, NATIVE, PUBLISHED, Recipe, excluding, write_run
 from test_advise import KNOWN, candidate, of, ranks, run, toll
 from test_conference import run_of as conference
 from test_knee import TEXT as SEARCH
@@ -90,11 +90,51 @@ def test_an_arm_that_failed_under_a_condition_is_open(tmp_path: Path) -> None:
     assert lxc["lost"] == [{"part": "run", "condition": "100 connections"}]
 
 
+def live(record: dict[str, Any]) -> None:
+    """What viewers tell in open loop: how old what came was. LXC's do not at 100 connections in its first block."""
+    trial, measured = record["trial"], record["measured"]
+    window, quantity = measured["windows"][0], {"title": "Media age", "unit": "ms", "better": "less"}
+    measured |= {"name": "ll-hls-viewers", "loop": "open", "quantities": {"media_age_ms": quantity}}
+    is_at_100 = trial["condition"]["load.connections"] == 100
+    is_silent = is_at_100 and trial["block"] == 1 and trial["arm"]["label"] == LXC.label
+    window["values"] = {} if is_silent else {"media_age_ms": window["duration_ns"] / window["work"]}
+
+
+def test_an_arm_whose_headline_is_not_told_under_a_condition_is_open(tmp_path: Path) -> None:
+    """Its trials are valid, and the age was taken from all: LXC was to be taken, by one connection alone."""
+    made = altered(write_run(tmp_path / "run", replace(SMALL, truth={**SMALL.truth, LXC.label: 1.5})), live)
+    advice = of(made)
+    assert find(made).headline.name == "ll-hls-viewers.media_age_ms"
+    assert ranks(advice)[LXC.label] == ("open", 1)
+    assert LXC.label not in answer(advice)
+    assert "run: nothing valid is known at 100 connections, and the ratio is of the others" in as_text(advice)
+    (one,) = [one for one in untold(advice) if one.what == "lxc+routed at 100 connections in run"]
+    assert one.why == "in 1 of 4 trials it is not known: the others may be the better ones"
+    (lxc,) = [one for one in as_json(advice)["candidates"] if one["arm"] == LXC.label]
+    assert lxc["lost"] == [{"part": "run", "condition": "100 connections"}]
+
+
+def test_a_headline_that_native_does_not_tell_either_is_no_arms_fault(tmp_path: Path) -> None:
+    """That docker has no valid trial there, where native has, is."""
+
+    def change(record: dict[str, Any]) -> None:
+        live(record)
+        if record["trial"]["condition"]["load.connections"] == 100:
+            record["measured"]["windows"][0]["values"] = {}
+            if record["trial"]["arm"]["label"] == DOCKER.label:
+                record |= {"status": "invalid", "reason": "the generator was the limit"}
+
+    recipe = replace(SMALL, factors={"load.connections": [1, 10, 100]})
+    told = ranks(of(altered(write_run(tmp_path / "run", recipe), change)))
+    assert [told[arm.label][0] for arm in (NATIVE, LXC, DOCKER)] == ["fits", "fits", "open"]
+
+
 def test_a_condition_that_native_lost_too_is_no_arms_fault(tmp_path: Path) -> None:
     trials = find(write_run(tmp_path / "first", SMALL)).run.plan.trials
     spoilt = {t.id: "failed" for t in trials if t.condition["load.connections"] == 100}
-    told = ranks(of(write_run(tmp_path / "run", replace(SMALL, spoilt=spoilt))))
-    assert {standing for standing, _ in told.values()} == {"fits"}
+    advice = of(write_run(tmp_path / "run", replace(SMALL, spoilt=spoilt)))
+    assert {standing for standing, _ in ranks(advice).values()} == {"fits"}
+    assert answer(advice).count("of native's throughput, over 1 of 2 conditions)") == 2
 
 
 def test_ratios_of_other_conditions_are_not_compared() -> None:
@@ -108,18 +148,16 @@ def test_ratios_of_other_conditions_are_not_compared() -> None:
 
 def test_arms_that_were_asked_other_conditions_are_told_as_such(tmp_path: Path) -> None:
     """As by an [[exclude]] for some platforms: LXC was never planned at 100 connections."""
-    made = write_run(tmp_path / "run", replace(SMALL, truth={NATIVE.label: 1.0, LXC.label: 0.9, DOCKER.label: 0.7}))
-    found = find(made)
-    asked = [t for t in found.run.plan.trials if t.arm != LXC or t.condition["load.connections"] == 1]
-    (made / "plan.json").write_text(found.run.plan.model_copy(update={"trials": asked}).model_dump_json())
-    kept, lines = {t.id for t in asked}, (made / "trials.jsonl").read_text().splitlines()
-    sealed = [line for line, record in zip(lines, found.run.records, strict=True) if record.trial.id in kept]
-    (made / "trials.jsonl").write_text("\n".join(sealed) + "\n")
+    recipe = replace(SMALL, truth={NATIVE.label: 1.0, LXC.label: 0.9, DOCKER.label: 0.7})
+    made = excluding(
+        write_run(tmp_path / "run", recipe), lambda t: t.arm == LXC and t.condition["load.connections"] == 100
+    )
     advice = of(made)
     told = {place.label: place for place in advice.places}
     assert told[LXC.label].candidate.standing == "fits"
     assert told[DOCKER.label].before == (NATIVE.label,)
     assert "of native's throughput are not of the same conditions" in as_text(advice)
+    assert "of native's throughput, over 1 of 2 conditions: costs" in as_text(advice)
 
 
 # -- one block, and bounds -----------------------------------------------------------------------------------
@@ -221,6 +259,23 @@ def test_levels_that_some_arm_missed_have_no_share_in_the_ratio(tmp_path: Path) 
     assert toll is not None
     assert toll.conditions == 2
     assert "over all levels at which all met the objective of the ramp" in as_text(advice)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_an_arm_whose_cost_is_not_told_at_a_level_that_all_met_is_open(tmp_path: Path) -> None:
+    """Of a browser beside its ten participants KVM served nothing: what it took then is told of none of its trials."""
+
+    browser = {"intended": 1, "offered": 1, "completed": 0, "failures": {}, "censored": 1}
+
+    def unserved(record: dict[str, Any]) -> None:
+        for window in record["measured"]["windows"]:
+            if record["trial"]["arm"]["platform"] == "kvm" and window["at"] == 10:
+                window["events"]["browser"] = browser
+
+    advice = of(altered(conference(tmp_path / "run").path, unserved))
+    assert ranks(advice)["kvm+routed"][0] == "open"
+    assert "run: nothing valid is known at 10 participants, and the ratio is of the others" in as_text(advice)
+    assert {standing for label, (standing, _) in ranks(advice).items() if label != "kvm+routed"} == {"fits"}
 
 
 def frozen_by_block(record: dict[str, Any]) -> None:

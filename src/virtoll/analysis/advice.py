@@ -2,8 +2,9 @@
 
 1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
    where a need is answered no, or an objective missed; else, and where nothing valid is known of it, or nothing under
-   some condition that it is asked, or its service failed its users in some trials (the others are the better ones), or
-   it met the objective of a search, or a ramp, at nothing that was tried, it is *open*: something is not shown.
+   some condition that it is asked, or not the headline there, or its service failed its users in some trials (the
+   others are the better ones), or it met the objective of a search, or a ramp, at nothing that was tried, it is *open*:
+   something is not shown.
 2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
    native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
    and the ratios differ by more than the study's margin. All else is a tie there, and so are ratios that are not of the
@@ -34,9 +35,9 @@ STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
 @dataclass(frozen=True)
 class Candidate:
     """An arm, all that is known of it, by the name of the part that measured it. ``under``: the conditions that a toll
-    is of; ``lost``: those of which nothing valid is known, though native was measured there; ``failed``: that, and in
-    how many trials, its service failed its users. ``in_vain``: the searches and ramps in which it is shown to meet the
-    objective at nothing that was tried.
+    is of; ``lost``: those of which nothing valid is known, or not the headline, though it is of native; ``failed``:
+    that, and in how many trials, its service failed its users. ``in_vain``: the searches and ramps in which it is shown
+    to meet the objective at nothing that was tried.
     """
 
     arm: Arm

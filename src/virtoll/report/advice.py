@@ -54,18 +54,29 @@ class Part:
         """An arm's against native; None where there is none."""
         return self.table.total(arm)
 
+    @property
+    def over(self) -> tuple[Condition, ...]:
+        """The conditions that a toll is to be over, of an arm that is asked them all."""
+        planned = self.findings.matrix.conditions_of(self.metric.name)
+        return tuple(condition for condition in self.findings.over(self.metric.name) if condition in planned)
+
     def under(self, arm: Arm) -> frozenset[Condition]:
         """The conditions that an arm's toll is of."""
         mine = (cell.condition for cell in self.table.cells if cell.arm == arm and cell.ratio)
-        return frozenset(self.findings.over(self.metric.name)).intersection(mine)
+        return frozenset(self.over).intersection(mine)
 
     def lost(self, arm: Arm) -> tuple[Condition, ...]:
-        """The conditions that the study asks of an arm and of which nothing valid is known, but of native."""
+        """The conditions that the study asks of an arm and of which less is known than of native: nothing valid, or not
+        the headline.
+        """
         matrix = self.findings.matrix
-        asked = [c for c in matrix.conditions_of(self.metric.name) if matrix.is_asked(arm, c) and not self.met]
-        return tuple(
-            c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
-        )
+        asked = (c for c in self.over if matrix.is_asked(arm, c))
+        return tuple(c for c in asked if any(self._known(n, c) > self._known(arm, c) for n in matrix.against(arm)))
+
+    def _known(self, arm: Arm, condition: Condition) -> int:
+        """2: the headline, be it a bound or among what failed; 1: valid trials that do not tell it; 0: nothing."""
+        cells, name = self.findings.matrix.across(arm, condition).values(), self.metric.name
+        return bool(cells) + any(name in cell.values or name in cell.censored for cell in cells)
 
     def is_in_vain(self, arm: Arm) -> bool:
         """Whether an arm is shown to meet the objective of a search (in some deployment), or of a ramp, at nothing that

@@ -14,7 +14,7 @@ from virtoll.report.advice import Advice, Part
 from virtoll.report.numbers import interval
 from virtoll.report.reservations import cautions
 from virtoll.report.untold import at, figure, untold
-from virtoll.report.words import join, lower, of_two_machines
+from virtoll.report.words import fewer, join, lower, of_two_machines
 from virtoll.units import exact_percent
 
 _HEADS = {
@@ -114,7 +114,7 @@ def _with_figures(advice: Advice, place: Ranked) -> str:
     ((part, toll),) = ratios
     if toll is None or toll.ratio is None:
         return place.label
-    return f"{place.label} ({_of_native(toll)} of native's {lower(part.metric.title)})"
+    return f"{place.label} ({_ratio(part, toll)})"
 
 
 def _failing(advice: Advice, place: Ranked) -> str:
@@ -154,8 +154,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
     yield f"  {f'{place.rank}. ' if fits else ''}{place.label}{': the others are compared with it' * is_native}"
     for part in advice.parts:
         if (toll := place.candidate.tolls.get(part.name)) is not None:
-            ratio = f"{interval(toll.ratio)} of native's " if toll.ratio else ""
-            yield f"       {part.name}: {ratio}{lower(part.metric.title)}: {toll.verdict.words}"
+            ratio = _ratio(part, toll) if toll.ratio else lower(part.metric.title)
+            yield f"       {part.name}: {ratio}: {toll.verdict.words}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
         for condition in place.candidate.lost.get(part.name, ()) if part.name in place.candidate.tolls else ():
@@ -215,6 +215,12 @@ def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
 
 def _of_native(toll: Toll | None) -> str:
     return "1" if toll is None else interval(toll.ratio)
+
+
+def _ratio(part: Part, toll: Toll) -> str:
+    """``0.867 [0.859, 0.874] of native's throughput, over 2 of 4 conditions``."""
+    few = fewer(toll, len(part.over))
+    return f"{_of_native(toll)} of native's {lower(part.metric.title)}{', ' * bool(few)}{few}"
 
 
 def as_json(advice: Advice) -> dict[str, Any]:
