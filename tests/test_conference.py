@@ -1218,7 +1218,10 @@ def test_a_ramps_answer_and_its_toll_are_of_the_levels_that_all_met(tmp_path: Pa
     of_history = _tell(path, ())
     assert isinstance(of_history, RunTold)
     assert of_history.ratios["server_cpus", "docker+routed"].value == pytest.approx(toll.ratio.value)
-    assert len(of_history.levels) == 1
+    assert of_history.over["server_cpus", "docker+routed"] == of_history.levels == ("10 participants",)
+    of_users = _tell(path, ("participants.round_trip_ms",))
+    assert isinstance(of_users, RunTold)
+    assert len(of_users.over["participants.round_trip_ms", "docker+routed"]) == 4, "what users feel is of all levels"
     assert of_history.missing["server_cpus", "kvm+routed"] == "it met the objective of the ramp at no level"
     none_missed = find(run_of(tmp_path / "none", kind=AtOneCpu, knees=dict.fromkeys(TOLLS, 100)).path)
     assert len(answer(none_missed)) == 1

@@ -607,8 +607,8 @@ def test_a_logarithmic_axis_has_two_numbers_at_the_least(value: float, share: fl
 
 
 def at(day: int, value: float, levels: str) -> history.Point:
-    run = SimpleNamespace(levels=(levels,), begun=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day))
-    return history.Point(cast(Any, run), 1, Estimate(value, None, None, 0.95, "", 4, ""))
+    run = SimpleNamespace(begun=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day))
+    return history.Point(cast(Any, run), 1, Estimate(value, None, None, 0.95, "", 4, ""), (levels,))
 
 
 def test_a_level_is_drawn_over_the_runs_that_were_asked_for_its_change() -> None:

@@ -49,6 +49,7 @@ class RunTold:
     arms: tuple[Arm, ...]  # under test
     metrics: tuple[Metric, ...]
     ratios: Mapping[_Key, Estimate]
+    over: Mapping[_Key, tuple[str, ...]]  # of each, the conditions that it is over
     missing: Mapping[_Key, str]  # why there is none
     levels: tuple[str, ...] = ()  # of a ramp, those that its ratios are over
 
@@ -60,11 +61,17 @@ class Point:
     run: RunTold
     environment: int  # from 1, by when it was first seen
     ratio: Estimate
+    over: tuple[str, ...]  # conditions
 
     @property
-    def alike(self) -> tuple[int, tuple[str, ...]]:
-        """What it has in common with those it can be compared with: environment, and levels of a ramp."""
-        return self.environment, self.run.levels
+    def conditions(self) -> frozenset[str]:
+        """The same in any order, as runs may have theirs."""
+        return frozenset(self.over)
+
+    @property
+    def alike(self) -> tuple[int, frozenset[str]]:
+        """What it has in common with those it can be compared with."""
+        return self.environment, self.conditions
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,14 @@ class Line:
     metric: Metric
     points: tuple[Point, ...]
     changes: tuple[tuple[Point, ChangePoint], ...]  # with the first point of the new level
+
+    def other_conditions(self) -> Iterator[tuple[Point, Point]]:
+        """Each point that is over other conditions than the one before, after that one; but for levels of a ramp, which
+        are other ones for all arms (`Series.other_levels`).
+        """
+        for before, point in pairwise(self.points):
+            if before.conditions != point.conditions and before.run.levels == point.run.levels:
+                yield before, point
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class History:
     directory: Path
     series: tuple[Series, ...]
     left_out: tuple[tuple[Path, str], ...]  # runs that say nothing, and why
-    asked: int = 0  # stretches of one environment that were long enough to look for changes in
+    asked: int = 0  # stretches (alike points of a line) that were long enough to look for changes in
     blind: int = 0  # of these, where no change could have been found: they are too short for so many
     arms: tuple[Arm, ...] = field(default=())
 
@@ -229,13 +244,14 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
     metrics = told_apart(metric for metric in metrics if metric.better is not None)
     arms = tuple(arm for arm in matrix.arms if arm.role == "treatment")
     ratios: dict[_Key, Estimate] = {}
+    over: dict[_Key, tuple[str, ...]] = {}
     missing: dict[_Key, str] = {}
     for metric in metrics:
         held = Ratios.of(matrix, metric.name, found.rule)
         planned = [each for each in matrix.conditions_of(metric.name) if each in found.over(metric.name)]
         for arm in arms:
-            asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
-            row = held.row(arm, None, asked)
+            asked = [each for each in planned if matrix.is_asked(arm, each)]
+            row = held.row(arm, None, [matrix.conditions.index(each) for each in asked])
             if found.met and metric.name != KNEE and (not planned or found.met.get(arm.label) == set()):
                 missing[metric.name, arm.label] = IN_VAIN if planned else no_level(found)
             elif row.summary is None or row.barred:
@@ -244,6 +260,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
                 missing[metric.name, arm.label] = f"measured under {row.conditions} of {len(asked)} conditions"
             else:
                 ratios[metric.name, arm.label] = found.rule.interval(row.summary, "of paired ratios within blocks")
+                over[metric.name, arm.label] = tuple(matrix.label(each) for each in asked)
     begun = datetime.fromisoformat(found.run.environment.created_at)
     begun = begun if begun.tzinfo else begun.replace(tzinfo=UTC)
     environment = found.run.environment
@@ -259,6 +276,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
         arms,
         tuple(metrics),
         ratios,
+        over,
         missing,
         tuple(matrix.label(each) for each in found.compared) if found.met else (),
     )
@@ -311,13 +329,13 @@ def _points(group: Sequence[RunTold], environments: Mapping[Path, int]) -> dict[
     found: dict[_Key, list[Point]] = {}
     for run in group:
         for key, ratio in run.ratios.items():
-            found.setdefault(key, []).append(Point(run, environments[run.directory], ratio))
+            found.setdefault(key, []).append(Point(run, environments[run.directory], ratio, run.over[key]))
     return found
 
 
 def _stretches(points: Mapping[_Key, Sequence[Point]]) -> Iterator[tuple[_Key, list[Point]]]:
-    """Of every line the points of one environment, and over the same levels of a ramp, where they are enough to look
-    for changes in: a platform costs another share of each level.
+    """Of every line the points of one environment, and over the same conditions (levels of a ramp), where they are
+    enough to look for changes in: a platform costs another share of each.
     """
     for key, line in points.items():
         for alike in dict.fromkeys(point.alike for point in line):

@@ -34,6 +34,7 @@ _COLUMNS = {
     "low": pa.float64(),
     "high": pa.float64(),
     "blocks": pa.int64(),
+    "conditions": pa.string(),
     "change": pa.float64(),
     "change_low": pa.float64(),
     "change_high": pa.float64(),
@@ -55,7 +56,8 @@ def sentences(told: History) -> list[str]:
         return [*said, *changes]
     if told.asked:
         return [*said, *_unchanged(told)]
-    return [*said, f"No change is asked for: no arm has {LEAST_RUNS} runs of one study in one environment."]
+    alike = "in one environment, over the same conditions"
+    return [*said, f"No change is asked for: no arm has {LEAST_RUNS} runs of one study {alike}."]
 
 
 def _unchanged(told: History) -> Iterator[str]:
@@ -119,6 +121,7 @@ def rows(told: History) -> Iterator[dict[str, Any]]:
                     "virtoll": point.run.virtoll,
                     **_bounds(point.ratio, "ratio", "low", "high"),
                     "blocks": point.ratio.n,
+                    "conditions": "; ".join(point.over),
                     **_bounds(step, "change", "change_low", "change_high"),
                     "change_p": None if change is None else change.p,
                 }
@@ -159,6 +162,7 @@ _LABELS = {
     "arm": "arm",
     "run": "run",
     "environment": "environment_digest",
+    "conditions": "conditions",
 }
 
 
@@ -196,7 +200,8 @@ def for_zabbix(told: History) -> ForZabbix:
     """Each run's ratios at the time when it began. A host is an arm, called as `virtoll export` calls it; an item is a
     study's metric in one environment, for the same arm may be in several studies, and a trigger is to fire for no other
     machine or kernel: ``virtoll.ratio[proxy-quick,rate_per_s,3f9a1c20]``. What Zabbix has is called so for good: by the
-    command that began the study's first run, and by a digest of the environment.
+    command that began the study's first run, and by a digest of the environment. Of what is over other conditions than
+    the arm's first run the metric has a ``_`` behind.
     """
     studies = _studies(told)
     hosts = zabbix.called((line.arm.label, "") for series in told.series for line in series.lines)
@@ -204,11 +209,13 @@ def for_zabbix(told: History) -> ForZabbix:
     for at, series in enumerate(told.series):
         for line in series.lines:
             asked = f"{studies[at]},{_NOT_IN_A_KEY.sub('-', line.metric.name)}"
+            kinds = list(dict.fromkeys(point.conditions for point in line.points))
             for point in line.points:
+                item = f"{asked}{'_' * kinds.index(point.conditions)},{point.run.environment}"
                 at_ns = round(point.run.begun.timestamp() * 1000) * 10**6
                 values = _bounds(point.ratio, *_ITEMS)
                 found += [
-                    (at_ns, hosts[line.arm.label, ""], f"{key}[{asked},{point.run.environment}]", values[column])
+                    (at_ns, hosts[line.arm.label, ""], f"{key}[{item}]", values[column])
                     for column, key in _ITEMS.items()
                 ]
     known = sorted((each for each in found if each[3] is not None), key=lambda each: each[0])
@@ -263,15 +270,25 @@ def as_json(told: History) -> dict[str, Any]:
 
 
 def without(series: Series) -> Iterator[str]:
-    """Runs that are told over other levels than the one before, and arms that no run of a series has a ratio of, with
-    the first reason that is given; a sentence each.
+    """Runs that are told over other levels than the one before, arms that are over other conditions, and those that no
+    run of a series has a ratio of, with the first reason that is given; a sentence each.
     """
     for run in series.other_levels():
         where = "; ".join(run.levels) or "no level"
         yield f"{run.directory.name}: all arms met the objective at {where}, and over that it is told"
+    for line in series.lines:
+        yield from (_other_conditions(line, *both) for both in line.other_conditions())
     lines = {(line.metric.name, line.arm.label) for line in series.lines}
     told = {key: (run, why) for run in reversed(series.runs) for key, why in run.missing.items()}
     titles = {metric.name: metric.title for run in series.runs for metric in run.metrics}
     for (metric, arm), (run, why) in sorted(told.items(), key=lambda item: item[0]):
         if (metric, arm) not in lines:
             yield f"{arm}: none in {titles[metric]} ({run.directory.name}: {why})"
+
+
+def _other_conditions(line: Line, before: Point, point: Point) -> str:
+    """``R: uml+routed is told over 100 viewers too, in Throughput``."""
+    more = [each for each in point.over if each not in before.over]
+    less = [each for each in before.over if each not in point.over]
+    words = [f"over {'; '.join(more)} too"] * bool(more) + [f"no more over {'; '.join(less)}"] * bool(less)
+    return f"{point.run.directory.name}: {line.arm.label} is told {', '.join(words)}, in {line.metric.title}"

@@ -33,11 +33,13 @@ _METHOD = (
     "Each point is one run: an arm's ratio to native, by the blocks of that run, over all of its conditions, with the "
     "95 % interval of the rule that the run has. The machine cancels in it; what differs from run to run does not.",
     "A line holds runs that asked for the same (service, load, its settings, design, conditions). It is broken where "
-    "the environment changes: machine, kernel, versions, images, mitigations, tuning.",
-    f"Changes of level are looked for within one environment, of {LEAST_RUNS} runs or more: Pettitt's test (Applied "
-    f"Statistics 28, 1979), its p by permutation and shared over all stretches that were asked (Bonferroni), cut again "
-    f"within both parts (binary segmentation), {LEAST_PART} runs or more in each. One run alone is never a change. How "
-    "large a change is, is told after it was looked for: such figures are a little too large.",
+    "the environment changes (machine, kernel, versions, images, mitigations, tuning), and where the arm is told over "
+    "other conditions: those that its study asks of it, or the levels of a ramp that all arms met.",
+    f"Changes of level are looked for within one environment and over the same conditions, of {LEAST_RUNS} runs or "
+    "more: Pettitt's test (Applied Statistics 28, 1979), its p by permutation and shared over all stretches that were "
+    f"asked (Bonferroni), cut again within both parts (binary segmentation), {LEAST_PART} runs or more in each. One "
+    "run alone is never a change. How large a change is, is told after it was looked for: such figures are a little "
+    "too large.",
 )
 
 
@@ -164,7 +166,7 @@ class _Panels:
 
 
 def _point_rows(line: Line) -> Iterator[Row]:
-    """``environment``: of its stretch, which ends where that changes, or the levels that ratios are over."""
+    """``environment``: of its stretch, which ends where that changes, or the conditions that ratios are over."""
     stretches = groupby(line.points, lambda point: point.alike)
     for number, (_, points) in enumerate(stretches):
         for point in points:
