@@ -392,6 +392,7 @@ def test_a_trial_is_deployed_from_its_configurations_image(monkeypatch: pytest.M
 
     monkeypatch.setattr(deployer, "make_platform", lambda _arm: Seen())
     monkeypatch.setattr(deployer, "_deployed", deployed)
+    monkeypatch.setattr(deployer.Deployer, "_steer", lambda *_: None)
     monkeypatch.setattr(deployer, "replace", lambda lab, **_: lab)
     one, other = (Image("own", digest, tmp_path) for digest in ("aa", "bb"))
     lab = SimpleNamespace(sut=None, at=lambda _site: None)

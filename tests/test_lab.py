@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -22,15 +24,19 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, hierarchies
 from virtoll.hosts.local import LocalHost
+from virtoll.images.base import Images
 from virtoll.lab import requirements, shaping
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab, Site
 from virtoll.lab.cpus import cpu_plan, parse_cpu_list
 from virtoll.lab.losses import losses, parse
 from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement
+from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement, wired
 from virtoll.monitor.monitor import Monitor
 from virtoll.platforms.groups import instance_cpus
+from virtoll.record.model import Arm, PlannedTrial
 from virtoll.study.limits import Limits
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.notes import Notes
 
 
 class _Machine(LocalHost):
@@ -207,6 +213,36 @@ def test_the_sut_receives_on_the_instances_cpus_and_the_users_on_theirs(lab: Lab
     received = {cpu: count - before[cpu] for cpu, count in _steered().items()}
     assert sum(received[cpu] for cpu in lab.sut.cpus) > 10  # acknowledgements, at least
     assert sum(received[cpu] for cpu in lab.generator.cpus) > 10  # data
+
+
+@pytest.mark.machine
+def test_the_sut_receives_on_no_more_cpus_than_the_instance_has_that_stands_there(
+    host: LocalHost, ledger: ledgers.Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where limits.vcpus is a factor, what came for the lesser levels was worked on by the greatest level's CPUs: of
+    some flows beside the instance's quota, and booked to nobody.
+    """
+    instance = SimpleNamespace(facts={}, agent=SimpleNamespace(facts=dict))
+    monkeypatch.setattr(Deployer, "_open_session", lambda *_: None)
+    monkeypatch.setattr(Deployer, "deployed", lambda *_: nullcontext(instance))
+    trial = PlannedTrial(
+        id="t", block=1, position=1, arm=Arm(label="x", platform="native", network="host"), condition={}
+    )
+    cpus = frozenset(sorted(os.sched_getaffinity(0))[:2])
+    with wired(host, ledger, free_tag(), CpuPlan(cpus, cpus, cpus), 2) as lab, ExitStack() as stack:
+        for vcpus in (1, 2, 1):
+            limits = Limits(vcpus=vcpus)
+            Deployer(lab, Images(cast(Any, None)), stack).first(
+                stack, trial, limits, (), Notes(tmp_path, lambda _phase: None)
+            )
+            assert _receives_on(lab, "gen0", "gen2", "org0") == [instance_cpus(lab, limits)] * 3
+
+
+def _receives_on(lab: Lab, *devices: str) -> list[frozenset[int]]:
+    """The CPUs that what comes over these devices of the SUT's is steered to."""
+    show = ["cat", *(f"/sys/class/net/{device}/queues/rx-0/rps_cpus" for device in devices)]
+    masks = lab.host.run(["ip", "netns", "exec", lab.sut.netns, *show]).text.replace(",", "").split()
+    return [frozenset(cpu for cpu in range(4 * len(mask)) if int(mask, 16) >> cpu & 1) for mask in masks]
 
 
 def _steered() -> dict[int, int]:

@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -35,13 +37,15 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import platforms
+from virtoll.platforms.groups import instance_cpus
 from virtoll.probes import fork_bomb
 from virtoll.probes.base import Place, ProbeResult, Slice, probes
 from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
-from virtoll.trial.deployer import slices_problem
+from virtoll.study.limits import Limits
+from virtoll.trial.deployer import Deployer, slices_problem
 
 PORT = 5210
 S = 10**9
@@ -172,6 +176,23 @@ def test_half_made_channels_go_too(bare: Lab) -> None:
     with pytest.raises(HostError, match="File exists"), slicing.channelled(bare, broken, shared=False):
         pass
     assert _nodes(bare) == before
+
+
+@pytest.mark.machine
+def test_each_end_of_a_channel_receives_on_no_more_cpus_than_its_instance_has(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SimpleNamespace(attachment=SimpleNamespace(kind="shared"))
+    monkeypatch.setattr(Deployer, "deployed", lambda *_, **__: nullcontext(first))
+    cpus = frozenset(sorted(os.sched_getaffinity(0))[:2])
+    trial: Any = SimpleNamespace(id="t")
+    with opened(host, tmp_path, "test") as ledger, wired(host, ledger, free_tag(), CpuPlan(cpus, cpus, cpus)) as lab:
+        made = Deployer(lab, cast(Any, None), cast(Any, None))
+        with made.sliced(trial, cast(Any, first), Limits(vcpus=1), Slices(count=1)):
+            for site in (lab.sut, lab.generator):
+                show = ["ip", "netns", "exec", site.netns, "cat", "/sys/class/net/chan0/queues/rx-0/rps_cpus"]
+                own = instance_cpus(lab.at(site), Limits(vcpus=1))
+                assert int(host.run(show).text.replace(",", ""), 16) == sum(1 << cpu for cpu in own)
 
 
 def _nodes(lab: Lab) -> str:

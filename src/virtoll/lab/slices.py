@@ -15,8 +15,9 @@ channels. The nodes' own tables know no far instance, and a rule of node B refus
 of another slice. Instances that share their node's network stack (native) have their addresses on the channels
 themselves. Neighbours are permanent, so that no channel carries ARP.
 
-Node B forwards and steers what it receives to its CPUs, as node A does (`virtoll.lab.wiring`), for as long as there
-are slices. Like all links of a lab, channels live in its namespaces, which are in the ledger, and go with them.
+Node B forwards and steers what it receives to its instances' CPUs, as node A does (`virtoll.lab.wiring`), for as long
+as there are slices. Like all links of a lab, channels live in its namespaces, which are in the ledger, and go with
+them.
 """
 
 from __future__ import annotations

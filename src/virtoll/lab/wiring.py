@@ -15,7 +15,8 @@ loss. Offloads stay as the kernel sets them.
 Each side pays for what it receives: a veth hands a packet to its peer on the *sender's* CPU, where the receiver's
 stack then runs (routing, NAT, bridge, TCP). Receive packet steering sends it over to the receiver's CPUs, as if
 these were three machines; otherwise the generator would pay for the half of the SUT's network path that the study
-is about.
+is about. The SUT's are those of the instance that stands there (`steer`): others of the lab's would work for it beside
+its quota, and be booked to nobody.
 
 What a fresh namespace is told, an instance's own too (it begins with the machine's filter): no IPv6, and no reverse
 path filter (both arms of a bridge or NAT are honest paths). In the lab's, bridges do not hand frames to iptables
@@ -277,6 +278,11 @@ def receive_on(cpus: frozenset[int], netns: str, *devices: str) -> str:
     files = " ".join(f"/sys/class/net/{device}/queues/rx-*/rps_cpus" for device in devices)
     steer = f'for file in {files}; do if [ -e "$file" ]; then echo {cpu_mask(cpus)} >"$file"; fi; done'
     return f"ip netns exec {netns} sh -e -c '[ -w /sys ] || mount -o remount,rw /sys; {steer}'"
+
+
+def steer(lab: Lab, cpus: frozenset[int]) -> None:
+    """Have what the SUT receives worked on by the CPUs of the instance that stands there, of those that the lab has."""
+    lab.host.run(["sh", "-e", "-c", receive_on(cpus, lab.sut.netns, *lab.generator_devices, "org0")])
 
 
 def cpu_mask(cpus: frozenset[int]) -> str:

@@ -16,12 +16,14 @@ from virtoll.images.base import Image, Images
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, reshaped
-from virtoll.lab.wiring import confinements_of_several, generator_confinement
+from virtoll.lab.wiring import confinements_of_several, generator_confinement, steer
 from virtoll.monitor import own_groups
 from virtoll.networks.base import Attachment, network_modes
 from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
+from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.native import Native
+from virtoll.post import nics
 from virtoll.probes.base import Slice
 from virtoll.record.model import CONFIGURATION, Arm, PlannedTrial
 from virtoll.services.base import Service
@@ -58,6 +60,7 @@ class Deployer:
         self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: tuple[Port, ...], notes: Notes
     ) -> Instance:
         """A trial's own instance, in slot 0, for as long as ``stack`` is open; phases and facts are noted."""
+        self._steer(limits)
         with notes.phase("session"):
             self._open_session(make_platform(trial.arm), trial)
         with notes.phase("deploy"):
@@ -108,7 +111,8 @@ class Deployer:
                 addresses = (channel.near_address, channel.far_address)
                 again = partial(reshaped, self.lab, channel)
                 slices.append(Slice(channel.index, near, far, *addresses, channel.rate_bit_per_s, again))
-            stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
+            nodes = _narrowed(self.lab, limits)
+            stack.enter_context(channelled(nodes, between, shared=first.attachment.kind == "shared"))
             yield slices
 
     def client(self, name: str, trial: str = "", *, of: Instance | None = None) -> Client:
@@ -159,6 +163,13 @@ class Deployer:
             server.hold(instance, contents)
             yield server.start(instance, None)
 
+    def _steer(self, limits: Limits) -> None:
+        """Have what comes for an instance of these limits worked on by its CPUs, before it is there."""
+        cpus = instance_cpus(self.lab, limits)
+        steer(self.lab, cpus)
+        if self.lab.nic:
+            nics.steer(self.lab.host, self.lab.nic, cpus)
+
     def _open_session(self, platform: Platform, trial: PlannedTrial) -> None:
         """What the platform's deployments of an image share is made once a run, and is not part of anyone's
         deployment.
@@ -168,6 +179,12 @@ class Deployer:
         if shared not in self._open:
             self.sessions.enter_context(platform.session(self.lab, image))
             self._open.add(shared)
+
+
+def _narrowed(lab: Lab, limits: Limits) -> Lab:
+    """The lab as the nodes of slices see it: each has the CPUs that its instances have."""
+    near, far = (replace(site, cpus=instance_cpus(lab.at(site), limits)) for site in (lab.sut, lab.generator))
+    return replace(lab, sut=near, generator=far)
 
 
 def _books(instance: Instance) -> dict[str, Path]:
