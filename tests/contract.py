@@ -37,6 +37,7 @@ from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
 from virtoll.study.limits import Budget, Limits
+from virtoll.trial import procfiles
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
@@ -514,6 +515,8 @@ def is_as_the_image_and_writes(image: Image, instance: Instance) -> None:
     assert instance.agent.run(["rm", "/etc/debian_version"]).returncode == 0
     assert not (image.rootfs / "etc/left").exists()
     assert (image.rootfs / "etc/debian_version").exists()
+    mounts = instance.agent.get("/proc/self/mountinfo").decode()
+    assert procfiles.temporary_files(mounts) == "the root file system", "and not memory, which no limits.disk holds"
 
 
 def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = leaks.SOON_S) -> None:

@@ -84,6 +84,9 @@ def test_files_are_read_as_the_kernel_writes_them() -> None:
     assert procfiles.page_size(struct.pack("=6Q", 3, 64, 6, 4096, 0, 0)) == "4096 bytes"
     assert procfiles.chosen("always [madvise] never\n") == "madvise"
     assert procfiles.root_mount(MOUNTINFO) == "overlay rw,relatime,xino=off", "the topmost, and no place on the disk"
+    assert procfiles.temporary_files(MOUNTINFO) == "the root file system"
+    of_the_sentry = "14 8 0:13 / /tmp rw  - tmpfs none rw,mode=01777\n"  # runsc 20221219's, over an empty /tmp
+    assert procfiles.temporary_files(MOUNTINFO + of_the_sentry) == "tmpfs rw,mode=01777"
     assert procfiles.virtio_offloads("1" + "0" * 10 + "11" + "0" * 51) == "checksum, tso4, tso6"
 
 
@@ -119,6 +122,7 @@ def test_the_loader_tells_the_c_library() -> None:
         lambda: procfiles.chosen("always"),
         lambda: procfiles.interface_towards("Iface\n", "198.18.1.2"),
         lambda: procfiles.root_mount(""),
+        lambda: procfiles.temporary_files(""),
         lambda: procfiles.loader(""),
         lambda: procfiles.libc("what?", "/lib/ld.so"),
     ],
@@ -239,6 +243,7 @@ def test_what_holds_is_read_of_the_services_own_process(tmp_path: Path) -> None:
         "interface": "gen0",
         "mtu": "1500",
         "root_file_system": "overlay rw,relatime,xino=off",
+        "temporary_files": "the root file system",
         "accelerator": "kvm",
     }
     assert expected.items() <= told.found.items()
@@ -441,6 +446,7 @@ HOST = {
     "speculation_store_bypass": "thread vulnerable",
     "memory_seen": "16 GiB",
     "mtu": "1500",
+    "temporary_files": "the root file system",
     "workers": "1 process, 1 thread",
     "mitigation.meltdown": "Mitigation: PTI",
     "mitigation.retbleed": "Mitigation: Enhanced IBRS",
@@ -515,6 +521,13 @@ def test_a_mount_that_only_gives_other_rights_is_no_other_file_system(here: str,
     mounts = [(NATIVE, told(root_file_system="overlay rw,relatime")), (LXC, told(root_file_system=here))]
     (both,) = judged(mounts)
     assert [each.kind for each in both.differences] == [kind]
+
+
+def test_files_in_memory_are_flagged_whatever_kernel_has_them_there() -> None:
+    sentry = DOCKER.model_copy(update={"settings": {"runtime": "runsc"}})
+    for arm in (DOCKER, sentry):
+        found = differences(arm, told(temporary_files="tmpfs rw,mode=01777"))
+        assert found["temporary_files"].kind == "flagged"
 
 
 def test_a_container_whose_boot_arguments_are_untold_is_no_virtual_machine() -> None:

@@ -106,6 +106,7 @@ def test_what_holds_is_told_on_every_platform(place: Place, tmp_path: Path) -> N
     is_sentry = place.platform.name == "gvisor"
     assert untold <= MAY_BE_UNTOLD | (SENTRY_LACKS if is_sentry else set())
     assert told.found["cpus"] == "1"
+    assert told.found["temporary_files"] == "the root file system"
     if is_sentry:
         assert told.found["accelerator"] == "ptrace"
         assert told.found["kernel"] != os.uname().release

@@ -111,7 +111,9 @@ def test_a_condition_that_names_a_probe_is_its_trial_and_any_other_the_services(
 
 
 def test_what_is_made_durable_lies_where_no_platform_has_memory() -> None:
-    """gVisor has an empty /tmp in memory, where a sync costs nothing."""
+    """What is mounted at /tmp (gVisor's own, systemd's on a machine of the user's) may be memory, where a sync costs
+    nothing.
+    """
     (case,) = (case for case in explained(read(STUDY)).programme if case.probe == "disk-sync")
     assert case.settings["directory"] == "/var/tmp"
 

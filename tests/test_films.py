@@ -242,6 +242,8 @@ def test_whoever_serves_it_can_read_it_whatever_the_umask_of_who_built_the_image
         os.umask(before)
     modes = {path.relative_to(image.rootfs): path.stat().st_mode & 0o777 for path in image.rootfs.rglob("*")}
     assert modes == {
+        Path("tmp"): 0o777,
+        Path("tmp/.virtoll"): 0o644,
         Path("virtoll"): 0o755,
         Path("virtoll/agent"): 0o755,
         Path("virtoll/films"): 0o755,

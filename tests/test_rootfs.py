@@ -79,9 +79,24 @@ def test_builds_once_and_notes_versions(stand_in: Callable[[str], Path]) -> None
     assert (image.rootfs / "virtoll/agent").read_bytes() == b"agent"
     assert (image.rootfs / "virtoll/agent").stat().st_mode & 0o777 == 0o755
     assert (image.rootfs / "etc/hosts").read_text() == "127.0.0.1 localhost instance\n"
+    assert list((image.rootfs / "tmp").iterdir())
     assert rootfs.manifest(image)["versions"] == {"squid": "5.7-2"}
     assert rootfs.build(LocalHost(), "proxy", ["squid"], told.append) == image
     assert (cache / "calls").read_text() == "essential\nsquid\n"
+
+
+def test_no_images_tmp_is_empty(tmp_path: Path) -> None:
+    """gVisor would have one in memory in its place: a database that spilled there was told as quicker than it is."""
+    for name in ("without", "used/tmp/pictures", "linked"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "linked/tmp").symlink_to("/var/tmp")
+    for name, there in (("without", "tmp"), ("used", "tmp"), ("linked", "var/tmp")):
+        rootfs._keep_tmp(LocalHost(), tmp_path / name)
+        found = [path.name for path in (tmp_path / name / there).iterdir()]
+        assert found == (["pictures"] if name == "used" else [".virtoll"]), (
+            "no link leads out, and a user's are his own"
+        )
+    assert (tmp_path / "without/tmp").stat().st_mode & 0o7777 == 0o1777
 
 
 def test_the_essential_packages_are_installed_once_for_all(stand_in: Callable[[str], Path]) -> None:

@@ -57,6 +57,7 @@ TITLES = {
     "queue_length": "Queue length",
     "offloads": "Offloads",
     "root_file_system": "Root file system",
+    "temporary_files": "Files in /tmp",
 }
 _MITIGATION = "mitigation."
 
@@ -148,6 +149,10 @@ _RULES = {
     "queue_length": Rule("another number of packets may wait to be sent", "set txqueuelen alike"),
     "offloads": Rule("other work is left to the device", "set them alike (ethtool -K)"),
     "root_file_system": Rule("files pass through another file system, or with other options", "see its options below"),
+    "temporary_files": Rule(
+        "what is written in /tmp lies elsewhere: in memory a sync costs nothing, and limits.disk holds nothing",
+        "have the service write elsewhere (/var/tmp), or have nothing mounted there",
+    ),
 }
 # What a kernel says of a vulnerability against which it does nothing, which so costs nothing: Linux,
 # arch/x86/kernel/cpu/bugs.c. With other words after it ("Vulnerable: Safe RET, no microcode") it does something.

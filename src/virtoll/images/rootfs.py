@@ -39,12 +39,16 @@ from virtoll.hosts.mountinfo import MOUNTINFO, mount_points
 from virtoll.images import contents
 from virtoll.images.base import AGENT, MANIFEST, Image
 from virtoll.images.cached import cached, remove_forsaken
+from virtoll.images.inside import directory as directory_inside
 from virtoll.images.tree import FILES
 
 SUITE = "bookworm"
 NO_FILES: Mapping[str, Path] = MappingProxyType({})
 _DYING_S = 30.0  # for what was killed to be gone
 RECIPE = 4  # count up when what is done to the packages changes
+# Over a /tmp that is empty gVisor lays one in memory (runsc/boot/vfs.go: mountTmp), where limits.disk holds nothing and
+# no sync takes anything anywhere.
+_IN_TMP = ".virtoll"
 # What is mounted in there (/proc, /sys) ends with it, however that is: nobody could remove the tree otherwise. All of
 # its processes end with virtoll: with the first of them, which ends with `unshare`, as that does with us.
 _APART = (
@@ -157,7 +161,7 @@ def _finished(name: str, base_digest: str, own: Mapping[str, Any]) -> Image:
 
 
 def _own_digests() -> dict[str, Any]:
-    return {"agent_sha256": binaries.digest("virtoll-agent")}
+    return {"agent_sha256": binaries.digest("virtoll-agent"), "in_tmp": _IN_TMP}
 
 
 def _digests_of(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -326,9 +330,17 @@ def _assemble(
         for above in Path(inside).parents:  # for services that are not root, whatever the umask
             (place / f"rootfs{above}").chmod(0o755)
         target.hardlink_to(path)
+    _keep_tmp(host, place / "rootfs")
     inputs = json.loads((base / MANIFEST).read_text(encoding="utf-8"))
     write_manifest(place, {"name": image.name, "digest": image.digest, **own, "recipe": RECIPE, **inputs})
     contents.note(place, "rootfs")
+
+
+def _keep_tmp(host: Host, rootfs: Path) -> None:
+    """Have something lie in /tmp."""
+    place = directory_inside(rootfs, "/tmp", 0o1777)
+    if not any(place.iterdir()):
+        host.put(place / _IN_TMP, b"")
 
 
 def _versions(host: Host, rootfs: Path) -> dict[str, str]:

@@ -65,7 +65,7 @@ def make_fit(rootfs: Path, config: ImageConfig, where: str) -> list[str]:
         place.write_text(text, encoding="utf-8")
         place.chmod(0o644)
     inside.directory(rootfs, "/run")
-    for path in ("/tmp", "/var/tmp"):  # gVisor has /tmp in memory, and the other on the image's own disk, as all have
+    for path in ("/tmp", "/var/tmp"):
         inside.directory(rootfs, path, 0o1777)
     for path in (config.working_dir, *config.volumes):
         inside.directory(rootfs, path)

@@ -156,7 +156,8 @@ class _Inside:
             "mtu": lambda: self._text(f"/sys/class/net/{self._interface}/mtu"),
             "queue_length": lambda: self._text(f"/sys/class/net/{self._interface}/tx_queue_len"),
             "offloads": self._offloads,
-            "root_file_system": lambda: procfiles.root_mount(self._text(f"{self.own}/mountinfo", _MOST_TABLE_CHARS)),
+            "root_file_system": lambda: procfiles.root_mount(self._mounts),
+            "temporary_files": lambda: procfiles.temporary_files(self._mounts),
             **{f"mitigation.{name}": self._mitigation(name) for name in _vulnerabilities()},
         }
 
@@ -189,6 +190,10 @@ class _Inside:
     @property
     def _status(self) -> str:
         return self._text(f"{self.own}/status")
+
+    @property
+    def _mounts(self) -> str:
+        return self._text(f"{self.own}/mountinfo", _MOST_TABLE_CHARS)
 
     def _mitigation(self, name: str) -> Callable[[], str]:
         return lambda: self._text(f"{VULNERABILITIES}/{name}")

@@ -112,16 +112,26 @@ def virtio_offloads(bits: str) -> str:
 
 def root_mount(mountinfo: str) -> str:
     """``overlay rw,relatime``: type and options of what is mounted at /, without those that name places or it."""
+    if not (told := _mounted(mountinfo, "/")):
+        raise UntoldError("nothing is mounted at its /")
+    return told
+
+
+def temporary_files(mountinfo: str) -> str:
+    """Where what is written in /tmp lies: ``the root file system``, or what is mounted there, as of `root_mount`."""
+    root_mount(mountinfo)
+    return _mounted(mountinfo, "/tmp") or "the root file system"
+
+
+def _mounted(mountinfo: str, place: str) -> str:
     told = ""
     for line in mountinfo.splitlines():
         fields, separator, rest = line.partition(" - ")
         words, after = fields.split(), rest.split()
-        if separator and len(words) >= 6 and words[4] == "/" and after:
+        if separator and len(words) >= 6 and words[4] == place and after:
             options = [*words[5].split(","), *(after[2].split(",") if len(after) > 2 else [])]
             kept = dict.fromkeys(option for option in options if "/" not in option and not option.startswith("uuid="))
             told = f"{after[0]} {','.join(kept)}"  # the last of those mounted over each other is seen
-    if not told:
-        raise UntoldError("nothing is mounted at its /")
     return told
 
 
