@@ -45,6 +45,10 @@ _STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker has it, where it is; the lab's bridges go without
+# It would load br_netfilter, and leave it: then bridged packets of all on this machine, of labs wired before and of the
+# user's own guests, meet iptables. Without the right to, neither it nor what it starts loads a module by its name; what
+# its networks need comes by itself (Linux: dev_load of net/core/dev_ioctl.c, may_init_module of kernel/module/main.c).
+_WITHOUT_MODULES = ("setpriv", "--inh-caps=-sys_module", "--bounding-set=-sys_module")
 # One without a userland proxy is to start without that module, too. Those of 2025 refuse (moby's pull request 49293);
 # only who is in the same Docker network as a container needs it, to reach the ports that that one publishes.
 _WITHOUT_BR_NETFILTER = "DOCKER_IGNORE_BR_NETFILTER_ERROR"
@@ -224,10 +228,6 @@ class Daemon:
         for name in ("iptables", "iptables-save", "iptables-restore"):
             if not (self._tools / name).is_symlink():
                 (self._tools / name).symlink_to(XTABLES)
-        # It would load br_netfilter, and leave it: then bridged packets of all on this machine, of labs wired before
-        # and of the user's own guests, meet iptables. What its networks need comes by itself.
-        if not (self._tools / "modprobe").is_symlink():
-            (self._tools / "modprobe").symlink_to("/bin/true")
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
@@ -250,9 +250,11 @@ class Daemon:
             self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
 
     def _covered(self, command: Sequence[str]) -> list[str]:
-        """The command in a mount namespace of its own, where what it writes beside its own files is not kept."""
+        """The command in a mount namespace of its own, where what it writes beside its own files is not kept, and where
+        it may load no modules.
+        """
         entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
-        return [*entered, *mounts.kept(self.directory / "none"), self._hidden(), *command]
+        return [*_WITHOUT_MODULES, *entered, *mounts.kept(self.directory / "none"), self._hidden(), *command]
 
     def _script(self) -> str:
         """What it is started by: where it writes is covered. (What lies on an overlay cannot hold its containers.)"""
