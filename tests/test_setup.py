@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ CHECKOUT = Path(__file__).parent.parent
 FILES = ("setup", "pyproject.toml", "setup.py", "rust/Cargo.toml")
 
 # Stubs see which release they play in $RELEASE: a file of "package version" lines, what it offers. $IN_THE_WAY has
-# "package=what" pairs: what is installed and would be removed for it.
+# "package=what" pairs: what is installed and would be removed for it. Who has dpkg's lock installs $THEIRS meanwhile.
 STUBS = {
     "apt-get": """
         echo "apt-get $*" >>"$CALLS"
@@ -28,7 +29,12 @@ STUBS = {
         done
         case "$*" in
             *update*) exit "${UPDATE_FAILS:-0}" ;;
-            *install*) [ -x /usr/sbin/policy-rc.d ] && echo "services held" >>"$CALLS"; exit "${INSTALL_FAILS:-0}" ;;
+            *--simulate*) exit "${INSTALL_FAILS:-0}" ;;
+        esac
+        [ -x /usr/sbin/policy-rc.d ] && echo "services held" >>"$CALLS"
+        [ -e "$INSTALLED" ] || echo "${THEIRS-}" >"$INSTALLED"
+        case "$*" in
+            *install*) echo ours >>"$INSTALLED"; exit "${INSTALL_FAILS:-0}" ;;
         esac""",
     "apt-cache": """
         case $1 in
@@ -37,8 +43,8 @@ STUBS = {
                 echo "$2:"; sed -n "s/^$2 /  $told: /p" "$RELEASE" ;;
             pkgnames) cut -d' ' -f1 "$RELEASE" | grep "^$2" ;;
         esac""",
-    "dpkg-query": ":",
-    "dpkg": ":",
+    "dpkg-query": '[ ! -e "$INSTALLED" ] || cat "$INSTALLED"',
+    "dpkg": 'echo "dpkg $*" >>"$CALLS"',
     "systemctl": ":",
     "uname": 'echo "${UNAME:-Linux x86_64}"',
     "python3": "exit 1",
@@ -61,6 +67,7 @@ _PLAY = """
     user=$1; shift
     setpriv=$(command -v setpriv); ls=$(command -v ls)
     mount -t tmpfs tmpfs /usr/sbin || exit 99
+    [ -z "$1" ] || echo "$1" >/usr/sbin/policy-rc.d; shift
     "$setpriv" --reuid="$user" env -i "$@"; code=$?
     "$ls" /usr/sbin
     exit $code
@@ -74,12 +81,15 @@ class Machine:
     directory: Path
     release: str
 
-    def install(self, as_user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run setup/install with only the stubs in PATH, in a mount namespace where /usr/sbin is empty."""
+    def install(self, as_user: int = 0, policy: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run setup/install with only the stubs in PATH, in a mount namespace where /usr/sbin is empty, but for a
+        ``policy`` of which services may start.
+        """
         (self.directory / "release").write_text(self.release)
         play = {"PATH": str(self.directory / "bin"), "CALLS": str(self.directory / "calls")}
-        play |= {"RELEASE": str(self.directory / "release"), **environment}
-        command = ["sh", "-c", _PLAY, "sh", str(as_user)]
+        play |= {"RELEASE": str(self.directory / "release"), "INSTALLED": str(self.directory / "installed")}
+        play |= environment
+        command = ["sh", "-c", _PLAY, "sh", str(as_user), policy]
         command += [*(f"{key}={value}" for key, value in play.items()), "bash", "setup/install"]
         return subprocess.run(
             ["unshare", "--mount", *command],
@@ -149,6 +159,23 @@ def test_services_are_held_while_packages_are_installed_and_no_longer(machine: M
     done = machine.install(INSTALL_FAILS="100")
     assert "services held" in machine.calls
     assert "policy-rc.d" not in done.stdout
+
+
+def test_what_one_that_was_killed_left_is_removed_whatever_is_missing(machine: Machine) -> None:
+    """Services of whatever anybody installed did not start until packages of virtoll's were missing once more."""
+    (mark,) = re.findall(r'^mark="(.*)"$', (CHECKOUT / "setup/install").read_text(), re.MULTILINE)
+    for policy, stays in ((f"# {mark}", False), ("# the machine's own", True)):
+        done = machine.install(policy=policy, UPDATE_FAILS="100")
+        assert ("policy-rc.d" in done.stdout.split()) == stays
+    done = machine.install(as_user=65534, policy=f"# {mark}")
+    assert "not root, and packages are missing" in done.stderr
+
+
+def test_what_somebody_installs_while_it_waits_for_him_starts_now_and_at_boot(machine: Machine) -> None:
+    machine.install(THEIRS="postgresql")
+    waiting, _, after = machine.calls.partition(" check\n")
+    assert "services held" not in waiting
+    assert re.match(r"apt-get .* install .*\nservices held\ndpkg -L ours\n", after)
 
 
 def test_only_what_the_release_has_is_asked_for(machine: Machine) -> None:
