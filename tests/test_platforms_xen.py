@@ -273,6 +273,37 @@ def test_a_domain_that_stays_is_told(store: Store, tmp_path: Path) -> None:
         (store.path / "cannot-destroy").unlink()
 
 
+@pytest.mark.usefixtures("store")
+def test_what_an_hvms_qemu_said_goes_with_the_domain_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libxl makes a file of its name in /var/log/xen: each deployment left one."""
+    monkeypatch.setattr(hosts_xen, "LOGS", tmp_path)
+    ours, other = (tmp_path / f"qemu-dm-virtoll-abcd-instance{more}.log" for more in ("", "2"))
+    other.touch()
+    with deployed(tmp_path, XenHvm()):
+        ours.touch()
+    assert other.exists()
+    assert not ours.exists()
+    ours.touch()
+    hosts_xen.destroy_domain(LocalHost(), "virtoll-abcd-instance")
+    assert not ours.exists(), "also where the domain has gone"
+
+
+def test_where_no_domain_comes_of_it_its_qemus_words_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_xen, "LOGS", tmp_path)
+    (tmp_path / "qemu-dm-mine.log").write_text("qemu: could not load PC BIOS\n")
+    monkeypatch.setattr(hosts_xen, "domain_id", lambda *_: None)
+    process = SimpleNamespace(poll=lambda: 3)
+    machine = SimpleNamespace(
+        is_running=lambda: False, process=process, last_words=lambda: "nothing", directory=tmp_path
+    )
+    with pytest.raises(
+        PlatformError, match=r"exit code 3; nothing\nits QEMU's output ends in:\n    qemu: could not load"
+    ):
+        xen_dom0.appeared(LocalHost(), cast(Machine, machine), "mine", 0)
+
+
 def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
     hosts_xen.destroy_domain(LocalHost(), "nobody")
     assert not hosts_xen.domain_exists(LocalHost(), "nobody")

@@ -134,7 +134,7 @@ RESOURCES: dict[str, Resource] = {
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
     "cgroup-above": Resource(lambda _host, _name: False, remove_above, holds_work=True),
-    # a domain of Xen's, by its name, with its devices
+    # a domain of Xen's, by its name, with its devices and its QEMU's log
     "xen-domain": Resource(domain_exists, destroy_domain, holds_work=True),
     # a process that goes on when its command has ended (`virtoll.hosts.changes.Keeper`)
     "process": Resource(lambda _host, _name: False, end_keeper, holds_work=True),

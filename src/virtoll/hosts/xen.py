@@ -11,6 +11,7 @@ from virtoll.hosts.programs import find
 
 DOMAIN_ID_LIMIT = 0x7FF0  # domain ids are below it (DOMID_FIRST_RESERVED, xen/include/public/xen.h)
 HYPERVISOR = Path("/sys/hypervisor/type")
+LOGS = Path("/var/log/xen")
 _ABSENT = re.compile(
     r"Can't get domid of domain name '.*', maybe this domain does not exist\."
 )  # xl_domain.c, main_domid
@@ -58,10 +59,19 @@ def domain_exists(host: Host, name: str) -> bool:
     return domain_id(host, name) is not None
 
 
+def qemu_log(name: str) -> Path:
+    """What the QEMU of an HVM domain says: libxl makes a file for each name, and leaves it (libxl_create_logfile)."""
+    return LOGS / f"qemu-dm-{name}.log"
+
+
 def destroy_domain(host: Host, name: str) -> None:
-    """End it at once and give its memory and devices back; no error where there is none."""
-    if not domain_exists(host, name):
-        return
+    """End it at once and give its memory and devices back; no error where there is none. Its QEMU's log goes, too."""
+    if domain_exists(host, name):
+        _destroy(host, name)
+    qemu_log(name).unlink(missing_ok=True)
+
+
+def _destroy(host: Host, name: str) -> None:
     done = host.run(["xl", "destroy", name], timeout_s=_DESTROY_S, check=False)
     if domain_exists(host, name):
         raise HostError(

@@ -25,9 +25,9 @@ from virtoll.networks import wires
 from virtoll.networks.base import Attachment
 from virtoll.platforms.console import Console, opened_raw
 from virtoll.platforms.groups import instance_cpus
-from virtoll.platforms.logs import bounded
+from virtoll.platforms.logs import bounded, ending
 from virtoll.platforms.requirements import bare
-from virtoll.platforms.vm import Machine, agents_name, end
+from virtoll.platforms.vm import Machine, agents_name, end, telling_lines
 from virtoll.platforms.xen_domain import Domain, configuration
 from virtoll.study.limits import Limits
 
@@ -107,10 +107,16 @@ def appeared(host: Host, machine: Machine, name: str, log_fd: int) -> tuple[int,
         time.sleep(_POLL_S)
     how = f"within {CREATE_LIMIT_S:g} s" if runs else f"and has ended with exit code {machine.process.poll()}"
     raise PlatformError(
-        f"xl has made no domain {how}; {machine.last_words()}",
+        f"xl has made no domain {how}; {machine.last_words()}{_of_qemu(name)}",
         where=str(machine.directory),
         remedy="where memory is short, boot Xen with dom0_mem=; /var/log/xen holds what Xen's scripts say",
     )
+
+
+def _of_qemu(name: str) -> str:
+    """What an HVM's said in the end, if it said anything: that is removed with the domain."""
+    lines = telling_lines(ending(xen.qemu_log(name)))
+    return "\n".join(["\nits QEMU's output ends in:", *(f"    {line}" for line in lines)]) if lines else ""
 
 
 def _console(machine: Machine, terminal: str, log_fd: int) -> Console:
