@@ -701,12 +701,12 @@ def test_what_a_host_says_first_is_printed_without_orders_to_a_terminal(yard: Ya
 def test_an_interrupt_between_a_seal_and_its_notice_seals_nothing_twice(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sealed = RunDirectory.seal, []
+    real, sealed = RunDirectory.seal, list[str]()
 
-    def seal(self: RunDirectory, record: TrialRecord) -> None:
-        real(self, record)
+    def seal(self: RunDirectory, *records: TrialRecord) -> None:
+        real(self, *records)
         if self.path == yard.out:  # and no host's own
-            sealed.append(record.trial.id)
+            sealed.extend(record.trial.id for record in records)
             if len(sealed) == 3:
                 raise KeyboardInterrupt
 
@@ -726,12 +726,12 @@ def test_an_interrupt_while_a_turn_is_sealed_takes_effect_when_all_of_it_is(
     """The others of it came again alone, and were compared with what had been measured beside them another day."""
     real, sealed = RunDirectory.seal, Counter[str]()
 
-    def seal(self: RunDirectory, record: TrialRecord) -> None:
-        real(self, record)
+    def seal(self: RunDirectory, *records: TrialRecord) -> None:
         if self.path == yard.out:  # and no host's own
-            sealed[record.trial.turn] += 1
-            if len(sealed) == 2 and sealed[record.trial.turn] == 1:
+            sealed.update(record.trial.turn for record in records)
+            if len(sealed) == 2:
                 os.kill(os.getpid(), signal.SIGINT)
+        real(self, *records)
 
     monkeypatch.setattr(RunDirectory, "seal", seal)
     yard.start("node1")

@@ -67,11 +67,11 @@ def planned(text: str = TEXT) -> list[PlannedTrial]:
     return make_plan(study(text), arms, {"native": 1.0, "docker": 2.0}).trials
 
 
-def run(path: Path, experiment: FakeExperiment, text: str = TEXT) -> RunDirectory:
+def run(path: Path, experiment: FakeExperiment, text: str = TEXT, told: Quiet | None = None) -> RunDirectory:
     arms = [entry.arm for entry in study(text).arms]
     plan = make_plan(study(text), arms, {"native": 1.0, "docker": 2.0})
     directory = RunDirectory.create(path, document.as_json(study(text)), plan, fake_environment())
-    execute(directory, experiment, Quiet())
+    execute(directory, experiment, told or Quiet())
     return directory
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quiet import Quiet
 from test_rotation import planned, ratios, run
+from virtoll.errors import PlatformError, StoreError
 from virtoll.fakes import FakeExperiment
+from virtoll.files import durable
+from virtoll.hosts.interrupts import install
 from virtoll.record.model import Phase, PlannedTrial, TrialRecord
-from virtoll.record.store import RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.findings import find
 from virtoll.run.execute import execute
 from virtoll.trial.notes import Course, Notes
@@ -88,6 +95,108 @@ def test_what_failed_by_itself_before_its_turn_was_cut_short_does_not_come_again
     directory = RunDirectory(tmp_path / "run")
     pending = [trial for trial in directory.pending() if trial.block == 2]
     assert [trial.arm.platform for trial in pending] == ["native"] * len(natives)
+
+
+def of_second_block(directory: RunDirectory) -> list[TrialRecord]:
+    return [record for record in directory.records() if record.trial.block == 2]
+
+
+@pytest.mark.parametrize("call", ["write_parquet", "seal"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_a_turn_is_kept_takes_effect_when_all_of_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: signal.Signals
+) -> None:
+    """Who was being kept came again alone, and was compared with what had been sealed beside it another day."""
+    real, calls = getattr(RunDirectory, call), set[str]()
+
+    def interrupted(self: RunDirectory, *what: Any) -> None:
+        second = [trial for trial in (getattr(each, "trial", each) for each in what) if is_of(trial, 2)]
+        if second and not calls:
+            calls.add(second[0].id)
+            os.kill(os.getpid(), number)
+        real(self, *what)
+
+    install()
+    monkeypatch.setattr(RunDirectory, call, interrupted)
+    told = Quiet()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", FakeExperiment(EQUAL), TEXT.replace("SEED", "1"), told)
+    monkeypatch.setattr(RunDirectory, call, real)
+    directory = RunDirectory(tmp_path / "run")
+    assert [record.status for record in of_second_block(directory)] == ["valid"] * 3
+    assert {trial.block for trial in directory.pending()} == {3}
+    assert [record.trial.id for record in told.sealed] == [record.trial.id for record in directory.records()]
+    assert a_day_later(directory) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def is_of(what: object, block: int) -> bool:
+    return isinstance(what, PlannedTrial) and what.block == block
+
+
+@pytest.mark.parametrize("fits", range(3))  # whose files do, before those that do not
+def test_a_turn_whose_files_cannot_all_be_kept_comes_again_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    """A smaller one that still fitted was sealed as valid, and the one that did not came again alone."""
+    real, kept = RunDirectory.write_parquet, set[str]()
+
+    def write_parquet(self: RunDirectory, trial: PlannedTrial, *what: Any) -> None:
+        if trial.block == 2 and trial.id not in kept:
+            kept.add(trial.id)
+            if len(kept) == fits + 1:
+                raise StoreError("No space left on device")
+        real(self, trial, *what)
+
+    monkeypatch.setattr(RunDirectory, "write_parquet", write_parquet)
+    with pytest.raises(StoreError, match="No space left"):
+        run(tmp_path / "run", FakeExperiment(EQUAL), TEXT.replace("SEED", "1"))
+    monkeypatch.setattr(RunDirectory, "write_parquet", real)
+    directory = RunDirectory(tmp_path / "run")
+    found = of_second_block(directory)
+    assert [record.status for record in found] == ["failed"] * 3
+    assert {record.reason for record in found} == {f"{INTERRUPTED}No space left on device"}
+    assert {trial.block for trial in directory.pending()} == {2, 3}
+    assert a_day_later(directory) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_turn_whose_records_do_not_all_fit_comes_again_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, log = TEXT.replace("SEED", "1"), tmp_path / "run/trials.jsonl"
+    whole = run(tmp_path / "whole", FakeExperiment(EQUAL), text).path / "trials.jsonl"
+    room, real = round(whole.stat().st_size / 2), durable.append  # for one turn of three, and half of the second
+
+    def append(path: Path, data: bytes) -> None:
+        if path == log and log.stat().st_size + len(data) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, data)
+
+    monkeypatch.setattr(durable, "append", append)
+    with pytest.raises(StoreError, match="No space left"):
+        run(tmp_path / "run", FakeExperiment(EQUAL), text)
+    monkeypatch.setattr(durable, "append", real)
+    directory = RunDirectory(tmp_path / "run")
+    assert of_second_block(directory) == []
+    assert a_day_later(directory) == pytest.approx([1.0, 1.0, 1.0])
+    assert {record.status for record in of_second_block(directory)} == {"valid", "failed"}
+
+
+def test_what_failed_by_itself_in_a_turn_that_cannot_be_kept_says_why_and_does_not_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXT.replace("SEED", "1")
+    (docker,) = (trial for trial in planned(text) if trial.block == 2 and is_docker(trial))
+
+    def write_parquet(_directory: RunDirectory, trial: PlannedTrial, *_: Any) -> None:
+        if trial.block == 2:
+            raise StoreError("No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_parquet", write_parquet)
+    with pytest.raises(StoreError):
+        run(tmp_path / "run", FakeExperiment(EQUAL, fail={docker.id: PlatformError("it broke")}), text)
+    directory = RunDirectory(tmp_path / "run")
+    (record,) = (record for record in of_second_block(directory) if is_docker(record.trial))
+    assert record.reason == "it broke"
+    pending = [trial for trial in directory.pending() if trial.block == 2]
+    assert [trial.arm.platform for trial in pending] == ["native"] * 2
 
 
 def killed_between_seals(directory: RunDirectory, which: Callable[[PlannedTrial], bool]) -> None:

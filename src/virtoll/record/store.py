@@ -141,23 +141,21 @@ class RunDirectory:
             durable.sync(path.parent)
         return path
 
-    def seal(self, record: TrialRecord) -> None:
-        """Append the record and fsync it and the trial's files: from here on it survives anything.
+    def seal(self, *records: TrialRecord) -> None:
+        """Append the records, all or none of them, and fsync them and their trials' files: from here on they survive
+        anything.
 
-        Where that fails, the trial is not sealed. ValueError for a record that could not be read again: JSON has no
-        NaN, and no half surrogates; and of one that is longer than a line that is read.
+        Where that fails, none of the trials is sealed. ValueError as of `line_of`.
         """
-        line = record.model_dump_json().encode()
-        TrialRecord.model_validate_json(line)
-        if len(line) > MOST_LINE_BYTES:
-            raise ValueError(f"a record of {len(line):,} B, and one is at most {MOST_LINE_BYTES:,}")
-        directory = inside(self.path, "trials", record.trial.id)
+        lines = b"".join(map(line_of, records))
+        directories = [inside(self.path, "trials", record.trial.id) for record in records]
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
-            if directory.is_dir():
-                durable.sync_tree(directory)
-                durable.sync(directory.parent)
-            durable.append(log, line + b"\n")
+            for directory in directories:
+                if directory.is_dir():
+                    durable.sync_tree(directory)
+                    durable.sync(directory.parent)
+            durable.append(log, lines)
 
     def write_parquet(self, trial: PlannedTrial, name: str, packed: memoryview) -> None:
         """Write one of the trial's parquet files (`virtoll.record.tables`): whole, or not at all."""
@@ -355,6 +353,17 @@ class RunDirectory:
             raise StoreError(what, where=str(path), remedy=remedy) from None
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def line_of(record: TrialRecord) -> bytes:
+    """What a sealed record is in trials.jsonl. ValueError for one that could not be read again: JSON has no NaN, and no
+    half surrogates; and of one that is longer than a line that is read.
+    """
+    line = record.model_dump_json().encode()
+    TrialRecord.model_validate_json(line)
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a record of {len(line):,} B, and one is at most {MOST_LINE_BYTES:,}")
+    return line + b"\n"
 
 
 def extended(plan: Plan, extension: Extension) -> Plan:

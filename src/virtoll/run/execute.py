@@ -10,17 +10,17 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 import pyarrow as pa
 
 from virtoll.errors import GoneError, StoreError, UnheardError, VirtollError
-from virtoll.hosts.interrupts import is_being_tidied_up_after
+from virtoll.hosts.interrupts import held_off, is_being_tidied_up_after
 from virtoll.plain import printable
 from virtoll.record.model import PlannedTrial, TrialRecord
-from virtoll.record.store import INTERRUPTED, RunDirectory, attempt, is_interrupted
+from virtoll.record.store import INTERRUPTED, RunDirectory, attempt, is_interrupted, line_of
 from virtoll.record.tables import packed
 from virtoll.trial.notes import Experiment, Notes
 
@@ -161,8 +161,7 @@ def run_turn(directory: RunDirectory, experiment: Experiment, reporter: Reporter
     """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own,
     and none draws its conclusions while another still has windows to come.
 
-    One that fails leaves the others to go on without it. All are sealed when all have come to their ends: were some
-    sealed before an interrupt, the others would be measured again another day, and compared with these.
+    One that fails leaves the others to go on without it. All are sealed at once, when all have come to their ends.
     """
     attempts: list[_Attempt] = []
     shuffler = random.Random(turn[0].turn)
@@ -176,12 +175,13 @@ def run_turn(directory: RunDirectory, experiment: Experiment, reporter: Reporter
             going = [attempt for attempt in going if attempt not in ended]
     except BaseException:
         for attempt in attempts:
-            attempt.is_cut_short()
+            attempt.is_cut_short(_BY_ANOTHER)
         raise
     finally:
-        with ExitStack() as stack:  # each is undone and sealed, whatever becomes of the others
+        with ExitStack() as stack:  # each is undone, whatever becomes of the others, and then all are sealed
+            stack.callback(_keep, directory, reporter, attempts)
             for attempt in attempts:
-                stack.callback(attempt.end)
+                stack.callback(attempt.undo)
 
 
 class _Attempt:
@@ -225,41 +225,68 @@ class _Attempt:
             return True
         return False
 
-    def is_cut_short(self) -> None:
-        """Its turn is: what it concluded is half of a comparison, and comes again with the others'."""
-        self._failure = self._failure or _BY_ANOTHER
+    def is_cut_short(self, why: str) -> None:
+        """Its turn is: what it concluded is part of a comparison, and comes again with the others'."""
+        self._failure = self._failure or why
 
-    def end(self) -> None:
-        """Undo what is left of it, and seal what was noted so far: also on Ctrl-C, before the interrupt goes on."""
+    def undo(self) -> None:
+        """What is left of it: also on Ctrl-C, before the interrupt goes on."""
         try:
             self._course.close()
         except Exception as error:
             self._failure += f"; while undoing: {error}"
             if not is_being_tidied_up_after():  # else the interrupt goes on, and must not be hidden
                 raise
-        finally:
-            record = _sealed(self._directory, self._trial, self._started_at, self._notes, self._failure)
-            self._reporter.trial_sealed(record)
+
+    def written(self) -> TrialRecord:
+        """What was noted so far, all of it in the trial's files but its record. Where that cannot be written down (a
+        guest may have said anything), the record says why.
+        """
+        try:
+            for name, table in self._notes.tables.items():
+                self._directory.write_parquet(self._trial, name, packed(table))
+            if self._notes.said:
+                self._directory.write_log(self._trial, self._notes.said.decode(errors="replace"))
+            record = _record(self._trial, self._started_at, self._notes, self._failure)
+            line_of(record)
+        except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+            told = f"what it gave cannot be written down: {type(error).__name__}: {error}"
+            self._failure = f"{self._failure}; {told}" if self._failure else told
+            return self.failed()
+        return record
+
+    def failed(self) -> TrialRecord:
+        """Its record, without what it gave."""
+        return TrialRecord(
+            trial=self._trial, status="failed", reason=printable(self._failure), started_at=self._started_at
+        )
 
 
 _BY_ANOTHER = f"{INTERRUPTED}by another trial of its turn"
 
 
-def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:
-    """Seal what was noted; where that cannot be written down (a guest may have said anything), why not."""
+def _keep(directory: RunDirectory, reporter: Reporter, attempts: Sequence[_Attempt]) -> None:
+    """Write down what the trials of a turn gave, then seal them, all at once. Were some sealed before an interrupt, or
+    a full disk, the others would be measured again another day, and compared with these.
+    """
+    sealed: list[TrialRecord] = []
     try:
-        for name, table in notes.tables.items():
-            directory.write_parquet(trial, name, packed(table))
-        if notes.said:
-            directory.write_log(trial, notes.said.decode(errors="replace"))
-        record = _record(trial, started_at, notes, failure)
-        directory.seal(record)
-    except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:
-        told = f"what it gave cannot be written down: {type(error).__name__}: {error}"
-        reason = printable(f"{failure}; {told}" if failure else told)
-        record = TrialRecord(trial=trial, status="failed", reason=reason, started_at=started_at)
-        directory.seal(record)
-    return record
+        with held_off():
+            try:
+                records = [attempt.written() for attempt in attempts]
+            except StoreError as error:
+                for attempt in attempts:
+                    attempt.is_cut_short(f"{INTERRUPTED}{error}")
+                with suppress(StoreError):  # there is no room for this either: then the trials' directories tell
+                    records = [attempt.failed() for attempt in attempts]
+                    directory.seal(*records)
+                    sealed += records
+                raise
+            directory.seal(*records)
+            sealed += records
+    finally:
+        for record in sealed:
+            reporter.trial_sealed(record)
 
 
 def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:

@@ -291,8 +291,7 @@ class _Measuring:
         with held_off():
             for each in handed:
                 self.directory.write_together(each.record.trial, each.files)
-            for each in handed:
-                self.directory.seal(each.record)
+            self.directory.seal(*(each.record for each in handed))
             turn.clear()
         for each in handed:
             self.reporter.trial_sealed(each.record)
