@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 import virtoll
 
 _SOURCE = str(Path(virtoll.__file__).parent)
-_WATCHED = ("store.py", "run.py", "hosts/ledger.py", "hosts/ledger_lines.py", "hosts/resources.py",
-            "hosts/interrupts.py", "hosts/local.py", "agent/client.py", "hosts/lock.py")  # fmt: skip
+_WATCHED = ("record/store.py", "files/durable.py", "run/execute.py", "hosts/ledger.py", "hosts/ledger_lines.py",
+            "hosts/resources.py", "hosts/interrupts.py", "hosts/local.py", "hosts/lock.py",
+            "agent/client.py")  # fmt: skip
 _OPERATIONS = ("mkdir", "rmdir", "rename", "replace", "link", "unlink", "truncate", "ftruncate", "write", "pwrite",
                "fsync", "fdatasync")  # fmt: skip
 

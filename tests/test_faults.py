@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from faults import hooks
+
 CHECKOUT = Path(__file__).parent.parent
 # Chosen for its kinds: more than twenty, machine ones among them, but not the death of dockerd, a minute by itself.
 SEED, COUNT = 138, 40
@@ -20,3 +22,9 @@ def test_forty_faults_break_no_promise() -> None:
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{COUNT} faults of " in done.stdout
+
+
+def test_every_module_that_is_struck_at_its_lines_is_there() -> None:
+    """The run directory and the run loop had moved, and no fault struck a line of theirs any more."""
+    assert [name for name in hooks._WATCHED if not Path(hooks._SOURCE, name).is_file()] == []
+    assert {"record/store.py", "run/execute.py", "files/durable.py"} <= {*hooks._WATCHED}
