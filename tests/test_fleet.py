@@ -27,13 +27,13 @@ import pytest
 from on_fakes import on_fakes
 from virtoll import cli
 from virtoll.cli import common
-from virtoll.errors import PlatformError, StoreError
+from virtoll.errors import DiskError, PlatformError, StoreError
 from virtoll.fakes import fake_environment
 from virtoll.files import durable
 from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.lock import exclusive
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm, TrialRecord
-from virtoll.record.store import RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.report.method import log_scale
@@ -145,6 +145,21 @@ def test_a_trial_that_fails_is_sealed_as_on_one_machine(yard: Yard, capsys: Any)
     assert found["b01-t0001"].reason == "it never boots"
     assert found["b01-t0001"].trial.host == "node1"
     assert len(found) == 18, "a trial that failed by itself is not tried again"
+
+
+def test_a_host_whose_disk_is_full_measures_no_more_and_its_trials_come_again(yard: Yard, capsys: Any) -> None:
+    """Each trial that it had left failed within milliseconds, for good."""
+    yard.start("node1", "node2")
+    yard.fail = {"b01-t0002": DiskError("cannot write the ledger: No space left on device")}
+    assert yard.run() == 1
+    assert "cannot write the ledger: No space left on device" in told(capsys)
+    found = {record.trial.id: record for record in yard.run_directory.records()}
+    assert found["b01-t0002"].reason.startswith(INTERRUPTED)
+    assert by_status([record for record in found.values() if record.trial.host == "node1"]) == {"valid": 1, "failed": 1}
+    assert by_status([record for record in found.values() if record.trial.host == "node2"]) == {"valid": 9}
+    yard.fail = {}
+    assert yard.go_on() == 0
+    assert by_status(yard.run_directory.records()) == {"valid": 18, "failed": 1}
 
 
 def test_a_slow_host_holds_nobody_up(yard: Yard) -> None:

@@ -4,6 +4,7 @@ double of ssh's client whose post stands on this machine.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -24,7 +25,7 @@ from loads_server import MisbehavingServer
 from on_fakes import STUDY, on_fakes
 from virtoll import cli
 from virtoll.catalogue import catalogue
-from virtoll.errors import GoneError, HostError, Problem, StudyError, TrialError
+from virtoll.errors import DiskError, GoneError, HostError, Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
@@ -107,6 +108,18 @@ def test_what_failed_there_fails_the_trial() -> None:
     with pytest.raises(TrialError, match="no lab is wired for this"):
         orders.unpacked(failing())
     assert b"the order cannot be read" in Post("there").answer(b"{")
+
+
+@pytest.mark.parametrize("error", [DiskError("cannot write the ledger"), OSError(errno.ENOSPC, "No space left")])
+def test_a_full_disk_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Who cannot be answered ends, and the trial comes again: each one that was left failed, for good."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Post, "_done", fail)
+    with pytest.raises(DiskError):
+        Post("there").answer(Order(kind="losses", lab="x").model_dump_json().encode())
 
 
 WINDOW = {"start_ns": 5, "duration_ns": 10, "work": 1.0}

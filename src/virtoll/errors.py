@@ -5,10 +5,13 @@ Every error says *what* happened, *where*, and *what to do*; `EXIT_CODES` says w
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 INTERRUPTED = 130
+GOES_ON = "`virtoll run RUNDIR` goes on with a run that this ended"  # in a remedy, of what may have ended one
 WORSE, UNTOLD = 5, 6  # what a comparison of two runs comes to, where a threshold was given
 
 # What `virtoll` exits with, and what that means. docs/EXIT_CODES.md and the manual page show this table.
@@ -66,6 +69,21 @@ class HostError(VirtollError):
 
 class CommandError(HostError):
     """A command on a host failed or ran out of time."""
+
+
+class DiskError(HostError):
+    """What virtoll itself has to write on a machine cannot be written: the disk is full, or broken. Stops the study at
+    once, for so would be every trial that is left; the one under way comes again.
+    """
+
+    @classmethod
+    def of(cls, error: Exception) -> Self | None:
+        """The error as one of these; None where it says of no disk that it is full."""
+        if isinstance(error, cls):
+            return error
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return None
+        return cls(f"{error.strerror}", where=str(error.filename or ""), remedy=f"make room; {GOES_ON}")
 
 
 class PlatformError(VirtollError):

@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from virtoll.errors import HostError
+from virtoll.errors import GOES_ON, DiskError, HostError
 
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """What goes wrong with the file itself, as a HostError."""
+    """What goes wrong with the file itself, as a DiskError."""
     try:
         yield
     except OSError as error:
         remedy = "mend the disk, then run `virtoll clean`; nothing that it names is left"
-        raise HostError(f"cannot write the ledger: {error.strerror}", where=str(path), remedy=remedy) from error
+        raise DiskError(f"cannot write the ledger: {error.strerror}", where=str(path), remedy=remedy) from error
 
 
 def append(file: int, path: Path, line: dict[str, Any], *, for_good: bool = False) -> None:
-    """Write a whole line, or nothing; ``for_good``: it is on the disk. HostError when that is full."""
+    """Write a whole line, or nothing; ``for_good``: it is on the disk. DiskError when that is full."""
     data = (json.dumps(line) + "\n").encode()
     size_bytes = os.fstat(file).st_size
     try:
@@ -36,9 +36,8 @@ def append(file: int, path: Path, line: dict[str, Any], *, for_good: bool = Fals
     except OSError as error:
         with contextlib.suppress(OSError):
             os.ftruncate(file, size_bytes)  # no half line for the next one to be glued to
-        raise HostError(
-            f"cannot write the ledger: {error}", where=str(path), remedy="make room; nothing was made without it"
-        ) from error
+        remedy = f"make room; nothing was made without it, and {GOES_ON}"
+        raise DiskError(f"cannot write the ledger: {error}", where=str(path), remedy=remedy) from error
 
 
 def strike(file: int, path: Path, entry: int) -> None:

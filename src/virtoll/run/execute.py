@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from virtoll.errors import GoneError, StoreError, UnheardError, VirtollError
+from virtoll.errors import DiskError, GoneError, StoreError, UnheardError, VirtollError
 from virtoll.hosts.interrupts import held_off, is_being_tidied_up_after
 from virtoll.plain import printable
 from virtoll.record.model import PlannedTrial, TrialRecord
@@ -217,6 +217,9 @@ class _Attempt:
             if is_being_tidied_up_after():  # what failed is the tidying, and the error hides the interrupt
                 self._failure = f"{INTERRUPTED}by the user; while undoing: {error}"
                 raise KeyboardInterrupt from error
+            if (full := DiskError.of(error)) is not None:
+                self._failure = f"{INTERRUPTED}{full}"
+                raise full from None
             self._failure = str(error)
             if not isinstance(error, VirtollError):
                 self._failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from virtoll.errors import HostError, Problem, VirtollError
+from virtoll.errors import DiskError, HostError, Problem, VirtollError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import programs, tuning
 from virtoll.hosts.cgroup import hierarchies
@@ -70,13 +70,17 @@ class Post:
         self._image: Image | None = None  # of the loads' own programs
 
     def answer(self, data: bytes) -> bytes:
-        """Carry an order out; why it could not be, where it fails. An interrupt goes on."""
+        """Carry an order out; why it could not be, where it fails. An interrupt goes on, and so does a full disk: who
+        is not answered loses us, and the trial comes again.
+        """
         try:
             order = Order.model_validate_json(data)
             return packed(*self._done(order))
         except Exception as error:
             if is_being_tidied_up_after():
                 raise KeyboardInterrupt from error  # it came while that was undone, or led to it
+            if (full := DiskError.of(error)) is not None:
+                raise full from None
             return refused(_problem(error))
 
     def end(self) -> None:
