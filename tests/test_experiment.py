@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from virtoll.agent import ClockOffset, StreamError
-from virtoll.errors import AgentError, DiskError, Problem, TrialError
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted
 from virtoll.lab.base import Site
@@ -111,7 +111,6 @@ class Stage:
     tries: Tries | None = None  # what the yardstick of the CPUs says of itself
     has_yardstick: bool = False
     clients: list[Client] = field(default_factory=list)  # where each session's load stood
-    needing_room: Callable[[], AbstractContextManager[None]] = nullcontext  # the ledger's
 
     def said(self, what: str) -> None:
         """``what`` is done, or fails."""
@@ -289,8 +288,7 @@ class Stage:
         origin = Http("198.18.2.2", 8080) if self.has_origin else None
         me = cast(Any, self)
         known = Known(yardstick=cast(Any, YardstickDouble(self)) if self.has_yardstick else None)
-        pending = planned if self.announced else ()
-        lab = LabExperiment(cast(Any, None), me, me, pending, origin, known, self.needing_room)
+        lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin, known)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         errors: list[Exception] = []
         for trial, notes in zip(planned, self.notes, strict=True):
@@ -981,26 +979,6 @@ def test_a_trial_that_fails_is_undone_as_any_other_and_what_the_service_said_is_
     assert notes.said == b"what it said"
     assert [phase.name for phase in notes.phases][-1] == "teardown"
     assert notes.outcome is None
-
-
-@pytest.mark.parametrize("fails", ["warm-up", "load"])
-def test_whether_a_trial_failed_for_want_of_room_is_looked_at_before_its_instance_is_undone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
-) -> None:
-    """What it took is room again afterwards; and the next trial would take it as well."""
-
-    @contextmanager
-    def full() -> Iterator[None]:
-        try:
-            yield
-        except TrialError as error:
-            stage.log.append("no room")
-            raise DiskError("the disk is full") from error
-
-    stage = Stage(watched(WELL), aggressor="", fails=fails, needing_room=full)
-    with pytest.raises(DiskError):
-        stage.perform(monkeypatch, tmp_path)
-    assert stage.log[-len(AFTER) - 1 :] == ["no room", *AFTER]
 
 
 def test_a_server_that_falls_silent_beside_the_others_did_not_answer(

@@ -987,13 +987,6 @@ def test_the_digest_of_a_tool_is_that_of_the_generators_machine(
     assert told.comparable[ELSEWHERE]["load generators"] == {"ab": "digest of ab"}
 
 
-def test_what_fails_there_for_want_of_room_is_no_answer(post: Direct, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own words, of a request log that could not be written, say that the trial failed."""
-    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_blocks=100, f_bavail=0, f_frsize=4096))
-    with pytest.raises(DiskError, match=r"the disk is full: .*no such session is open"):
-        post.ask(Order(kind="rest", lab="ab12", session=7))
-
-
 # -- the whole way ----------------------------------------------------------------------------------------
 
 

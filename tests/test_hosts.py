@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from virtoll.errors import ENDING, CommandError, DiskError, HostError
+from virtoll.errors import CommandError, HostError
 from virtoll.hosts import exchange, programs
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Completed
@@ -32,7 +32,6 @@ from virtoll.hosts.mountinfo import mount_lines, mount_point
 from virtoll.hosts.processes import in_session
 from virtoll.hosts.resources import RESOURCES
 from virtoll.platforms.requirements import bare
-from virtoll.probes.base import ProbeError
 
 
 def _is_running(pid: int) -> bool:
@@ -354,56 +353,6 @@ def test_a_full_disk_is_told_before_anything_is_made(host: LocalHost, tmp_path: 
                 thing.mkdir()
             assert not thing.exists()
             assert ledgers.standing(ledger.path.read_text()) == []
-
-
-def in_a_failing_block(ledger: ledgers.Ledger, error: BaseException) -> None:
-    with ledger.needing_room():
-        raise error
-
-
-@pytest.mark.parametrize("error", [HostError("cp failed"), ProbeError("no", kind="space"), ValueError("odd")])
-@pytest.mark.parametrize("room", [(100, 3), (1000, 300), (0, 0)])
-def test_what_fails_while_the_ledgers_disk_has_no_room_fails_for_that(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, room: tuple[int, int]
-) -> None:
-    blocks, left = room
-    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_blocks=blocks, f_bavail=left, f_frsize=4096))
-    is_full = room == (100, 3)  # one without any blocks does not tell
-    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
-        with pytest.raises(DiskError if is_full else type(error), match=str(error)) as raised:
-            in_a_failing_block(ledger, error)
-        assert (raised.value is error) != is_full
-
-
-def test_whether_there_is_room_is_looked_at_before_what_takes_it_is_removed(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thing = tmp_path / "thing"
-    left = {True: 0, False: 1000}  # blocks, as long as it is there, and afterwards
-
-    def made_in_vain(ledger: ledgers.Ledger) -> None:
-        with ledger.owning("directory", str(thing)):
-            thing.mkdir()
-            raise HostError("cp failed")
-
-    monkeypatch.setattr(
-        os, "statvfs", lambda _path: SimpleNamespace(f_blocks=1000, f_bavail=left[thing.exists()], f_frsize=4096)
-    )
-    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
-        with pytest.raises(DiskError, match="cp failed"):
-            made_in_vain(ledger)
-        assert not thing.exists()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), *(error("it is so") for error in ENDING)])
-def test_what_ends_a_run_anyhow_is_told_as_it_is_on_a_full_disk(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_blocks=100, f_bavail=3, f_frsize=4096))
-    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
-        with pytest.raises(type(error)) as raised:
-            in_a_failing_block(ledger, error)
-        assert raised.value is error
 
 
 def test_a_ledger_that_cannot_be_deleted_is_told(

@@ -17,7 +17,7 @@ import pytest
 import contract
 import leaks
 from virtoll.agent import Agent, ClockOffset
-from virtoll.errors import AgentError, HostError, PlatformError
+from virtoll.errors import AgentError, DiskError, HostError, PlatformError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Hierarchies, owned
@@ -244,6 +244,12 @@ def test_the_one_that_fails_is_the_end_and_tells_why() -> None:
     assert result.windows[0].values["instances_that_fit"] == 3
     assert result.facts["stopped_by"] == "failure"
     assert "instance 4 did not come up: no more loop devices" in result.facts["stopped"]
+
+
+def test_a_full_disk_of_virtolls_own_is_no_full_host() -> None:
+    """As many were told to fit as had come up when the ledger could not be written any more."""
+    with pytest.raises(DiskError):
+        _filled([12], _Makes({3: DiskError("cannot write the ledger")}), most=100, floor_bytes=GIB)
 
 
 def test_a_lab_without_an_address_for_one_more_is_no_full_host() -> None:

@@ -19,6 +19,7 @@ from virtoll.analysis.load import read_run
 from virtoll.errors import DiskError, PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
 from virtoll.hosts.ledger_lines import append
+from virtoll.hosts.local import LocalHost
 from virtoll.record.model import Arm, Measured, Phase, Plan, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import _trial_s, execute, exit_code
@@ -167,8 +168,8 @@ def _make_on_a_full_disk() -> None:
 
 @pytest.mark.parametrize(
     "does",
-    [_announce_on_a_full_disk, _make_on_a_full_disk],
-    ids=["ledger", "directory"],
+    [_announce_on_a_full_disk, _make_on_a_full_disk, lambda: LocalHost().put(Path("/dev/full"), b"a = 1")],
+    ids=["ledger", "directory", "file"],
 )
 def test_a_full_disk_of_the_state_stops_at_once_and_the_run_can_go_on_later(tmp_path: Path, does: Any) -> None:
     """The run directory was on another: every trial that was left failed within milliseconds, for good."""
@@ -182,6 +183,14 @@ def test_a_full_disk_of_the_state_stops_at_once_and_the_run_can_go_on_later(tmp_
     assert execute(run, FakeExperiment(TOLLS), Quiet())
     assert [r.status for r in run.records()] == ["valid", "failed", "valid", "valid", "valid"]
     assert run.pending() == []
+
+
+def test_what_else_cannot_be_written_fails_the_trial_alone(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    broken = FakeExperiment(TOLLS, before=lambda trial: LocalHost().put(run.path, b"") if trial.id == IDS[1] else None)
+    assert execute(run, broken, Quiet())
+    assert [r.status for r in run.records()] == ["valid", "failed", "valid", "valid"]
+    assert "Is a directory" in run.records()[1].reason
 
 
 def test_no_block_is_begun_that_would_end_after_the_deadline(tmp_path: Path) -> None:

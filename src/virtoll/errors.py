@@ -118,6 +118,3 @@ class IncomparableError(VirtollError):
     """Two runs of which nothing can be compared."""
 
     exit_code = 7
-
-
-ENDING = (DiskError, GoneError, StoreError, UnheardError)  # what ends a run, and tells why itself

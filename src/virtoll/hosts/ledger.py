@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from virtoll.errors import ENDING, GOES_ON, DiskError, HostError
+from virtoll.errors import HostError
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.interrupts import held_off, install, is_being_tidied_up_after
@@ -34,7 +34,6 @@ from virtoll.hosts.resources import RESOURCES
 # A child that the owner had forked but that had not become its command yet when the owner was killed holds the lock
 # for that instant longer: long on a busy machine.
 _LOCK_GRACE_S = 30.0
-_ROOM_BYTES = 1024**2  # a disk with less has no room
 LEFT = "left as it is: "
 _NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
 _REMEDY_ELSEWHERE = "`virtoll clean` when that machine can be reached again; if it is gone for good, delete this ledger"
@@ -86,27 +85,10 @@ class Ledger:
         """
         entry = self._announce(kind, name)
         try:
-            with self.needing_room():
-                yield name
+            yield name
         finally:
             with held_off():
                 self._remove(entry, kind, name)
-
-    @contextmanager
-    def needing_room(self) -> Iterator[None]:
-        """DiskError where the block fails while the ledger's disk has no room. Instances lie on it, too, and who finds
-        none says so in words of his own.
-        """
-        try:
-            yield
-        except ENDING:
-            raise
-        except Exception as error:
-            disk = os.statvfs(self.path.parent)
-            if not disk.f_blocks or disk.f_bavail * disk.f_frsize >= _ROOM_BYTES:  # without any it does not tell
-                raise
-            what = f"the disk is full: {error}"
-            raise DiskError(what, where=str(self.path.parent), remedy=f"make room; {GOES_ON}") from error
 
     def keep(self, kind: str, name: str) -> None:
         """Own a resource until the ledger is closed, or until `clean` where we `leave` it; HostError as of `owning`."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from virtoll.errors import CommandError, HostError
+from virtoll.errors import CommandError, DiskError, HostError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.exchange import MOST_OUTPUT_BYTES, exchange
 from virtoll.hosts.interrupts import held_off
@@ -166,13 +166,14 @@ class LocalHost:
         return argv
 
     def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
-        """Write a file whole."""
+        """Write a file whole. HostError where that cannot be; a DiskError where the disk is full."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             path.chmod(mode)
         except OSError as error:
-            raise HostError(f"cannot write {path}: {error.strerror}", where=self.where) from error
+            refused = HostError(f"cannot write {path}: {error.strerror}", where=self.where)
+            raise DiskError.of(error) or refused from error
 
     def read(self, path: Path) -> bytes:
         """A file's bytes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from virtoll.errors import AgentError, HostError, PlatformError
+from virtoll.errors import AgentError, DiskError, HostError, PlatformError
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies, left_bytes
 from virtoll.hosts.interrupts import is_being_tidied_up_after
@@ -146,7 +146,7 @@ class Density(Probe):
             except NoRoomError as error:
                 return _Stop("most", error.problem.what)
             except (PlatformError, HostError, AgentError) as error:
-                if is_being_tidied_up_after():
+                if is_being_tidied_up_after() or isinstance(error, DiskError):
                     raise
                 crowd.look()
                 others = f"; {crowd.ended} ended" if crowd.ended else ""

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,7 @@ class Post:
         """
         try:
             order = Order.model_validate_json(data)
-            with nullcontext() if self._ledger is None else self._ledger.needing_room():
-                return packed(*self._done(order))
+            return packed(*self._done(order))
         except Exception as error:
             if is_being_tidied_up_after():
                 raise KeyboardInterrupt from error  # it came while that was undone, or led to it

@@ -92,7 +92,6 @@ class LabExperiment:
     pending: Sequence[PlannedTrial]
     origin: Offer | None = None
     known: Known = field(default_factory=Known)
-    needing_room: Callable[[], AbstractContextManager[None]] = nullcontext  # `Ledger.needing_room` of the lab's
     _held: _Held | None = None
     _rest: ExitStack = field(default_factory=ExitStack)  # keeps what is held from running until its next trial
     _notes: Notes | None = None  # of the trial that is under way, or was the last
@@ -103,8 +102,26 @@ class LabExperiment:
         self._rest.close()
         try:
             treatment = of_block(treatment_of(self.study, trial.condition, trial.arm.label), trial.block)
-            with self.needing_room():  # while what takes it is there
-                yield from self._performed(trial, treatment, notes)
+            yardstick = self._yardstick(treatment, notes)
+            held = self._deployed(trial, treatment, notes)
+            notes.facts.update(held.facts)
+            notes.believes.update(held.believes)
+            is_alone = isinstance(treatment.work, Driven) and trial.deployment not in self._shared
+            if not is_alone:
+                limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
+            with self._subject(held, treatment, trial, notes, yardstick) as subject:
+                try:
+                    can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+                finally:
+                    limits.note_kernel_counts(notes, held.place.instance)
+            if not can_be_asked:
+                self.end(notes)
+            elif is_alone:
+                limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
+            if self._held is not None:
+                slices_live = proofs.of_slices(notes, held.place.slices)
+                if not (slices_live and _is_well(treatment, notes)):
+                    self.end(notes)  # the next trial deploys anew
         except ProbeError:  # the instance is as good as before, but for what a neighbour may have done to it
             if may_have_harmed(notes):
                 self.end(notes)
@@ -116,28 +133,6 @@ class LabExperiment:
             raise
         finally:
             self._leave(trial, notes)
-
-    def _performed(self, trial: PlannedTrial, treatment: Treatment, notes: Notes) -> Course:
-        yardstick = self._yardstick(treatment, notes)
-        held = self._deployed(trial, treatment, notes)
-        notes.facts.update(held.facts)
-        notes.believes.update(held.believes)
-        is_alone = isinstance(treatment.work, Driven) and trial.deployment not in self._shared
-        if not is_alone:
-            limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
-        with self._subject(held, treatment, trial, notes, yardstick) as subject:
-            try:
-                can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
-            finally:
-                limits.note_kernel_counts(notes, held.place.instance)
-        if not can_be_asked:
-            self.end(notes)
-        elif is_alone:
-            limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
-        if self._held is not None:
-            slices_live = proofs.of_slices(notes, held.place.slices)
-            if not (slices_live and _is_well(treatment, notes)):
-                self.end(notes)  # the next trial deploys anew
 
     def _leave(self, trial: PlannedTrial, notes: Notes) -> None:
         """Undo it after its last trial. In rotation a turn may come before its next in which it has no part."""

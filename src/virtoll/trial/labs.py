@@ -79,8 +79,7 @@ def in_lab(
         deployer = Deployer(lab, images, stack.enter_context(ExitStack()))
         origin = stack.enter_context(_origin(study, deployer)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        room = lab.ledger.needing_room
-        experiment = LabExperiment(study, deployer, monitor, pending, origin, known, room)
+        experiment = LabExperiment(study, deployer, monitor, pending, origin, known)
         stack.callback(experiment.end)
         yield experiment
 
