@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from virtoll.hosts.base import Completed
 from virtoll.hosts.ledger import ElsewhereError, Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import losses
-from virtoll.lab.base import CpuPlan, Uplink
+from virtoll.lab.base import Uplink
 from virtoll.lab.posts import Stand
 from virtoll.loads.base import loads
 from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings
@@ -55,14 +55,11 @@ from virtoll.run.posting import Post
 from virtoll.run.request import Request
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
-from virtoll.study.limits import Limits
 from virtoll.study.model import Study
-from virtoll.trial import deployer
 from virtoll.trial.notes import Course, Notes
 
 SERVER = "ssh://root@double.lan:2222"
 EXPECT_LINKED = by_generator.expect_linked
-ONE, TWO = frozenset({1}), frozenset({1, 2})  # CPUs of instances
 
 
 def study_of(more: str = "", head: str = 'name = "apart"\nblocks = 2\n') -> Study:
@@ -332,9 +329,7 @@ def test_a_mask_has_the_kernels_width(mask: str, cpus: set[int], written: str) -
     assert nics.mask_like(mask, frozenset(cpus)) == written
 
 
-@pytest.mark.parametrize("stood", [(), (ONE,), (ONE, TWO), (TWO, ONE, TWO)])
-def test_steering_is_put_back_whichever_instance_stood_last(stood: Sequence[frozenset[int]], tmp_path: Path) -> None:
-    """Where limits.vcpus is a factor they have a CPU, or two."""
+def test_steering_is_put_back(tmp_path: Path) -> None:
     queue = tmp_path / "eno1/queues/rx-0"
     queue.mkdir(parents=True)
     (queue / "rps_cpus").write_text("0\n")
@@ -343,11 +338,9 @@ def test_steering_is_put_back_whichever_instance_stood_last(stood: Sequence[froz
     host: Any = Ip(ETHER)
     ledger = Ledger(host, tmp_path / "ledger/run.jsonl").open()
     try:
-        with nics.steered(ledger, "eno1", {ONE, TWO}, tmp_path):
+        with nics.steered(ledger, "eno1", frozenset({1}), tmp_path):
+            assert (queue / "rps_cpus").read_text().strip() == "2"
             assert "rps_cpus" in ledger.path.read_text()
-            for cpus in stood:
-                nics.steer(host, "eno1", cpus, tmp_path)
-                assert (queue / "rps_cpus").read_text().strip() == f"{sum(1 << cpu for cpu in cpus):x}"
         assert (queue / "rps_cpus").read_text().strip() == "0"
     finally:
         ledger.close()
@@ -368,26 +361,11 @@ def test_what_comes_over_a_vlan_of_a_bond_is_steered_where_it_comes_in(tmp_path:
 
     ledger = Ledger(host, tmp_path / "ledger/run.jsonl").open()
     try:
-        with nics.steered(ledger, "eno1", {ONE}, tmp_path):
-            nics.steer(host, "eno1", ONE, tmp_path)
+        with nics.steered(ledger, "eno1", frozenset({1}), tmp_path):
             assert steered() == ["2", "2", "2", "0"]
         assert steered() == ["0"] * 4
     finally:
         ledger.close()
-
-
-def test_what_comes_over_the_device_is_steered_to_the_instance_that_stands_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There alone it can be: the kernel hands it on to the lab's link, and asks no more."""
-    told: list[tuple[str, frozenset[int]]] = []
-    monkeypatch.setattr(deployer, "steer", lambda _lab, cpus: told.append(("links", cpus)))
-    monkeypatch.setattr(nics, "steer", lambda _host, name, cpus: told.append((name, cpus)))
-    for nic in ("", "eno1"):
-        lab: Any = SimpleNamespace(host=LocalHost(), sut=SimpleNamespace(cpus=ONE), nic=nic)
-        nobody: Any = None
-        deployer.Deployer(lab, nobody, nobody)._steer(Limits(vcpus=1))
-    assert told == [("links", ONE), ("links", ONE), ("eno1", ONE)]
 
 
 def test_a_full_ring_is_a_loss() -> None:
@@ -1076,7 +1054,7 @@ def test_what_comes_is_steered_as_long_as_a_run_lasts(
     )
     study = study_of(head=f'name = "apart"\nblocks = 2\ndesign = "{design}"\n')
     directory = run_directory(tmp_path / "run", fake_environment(), study)
-    cpus = CpuPlan(ONE, TWO, TWO)
+    cpus: Any = None
     files: dict[str, str] = {}
     images: Any = None
     pending = directory.pending()

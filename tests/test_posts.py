@@ -76,11 +76,10 @@ def wired_whole(posted):
     before, found = queue.read_text(), {}
     with ledgers.opened(host, ledgers.state_directory() / "ledger", "run") as ledger:
         with (
-            nics.steered(ledger, near, {cpus.instance}, root),
+            nics.steered(ledger, near, cpus.instance, root),
             wired(host, ledger, tag := free_tag(), cpus, uplink=uplink) as lab,
             posted.stood(lab, uplink) as whole,
         ):
-            nics.steer(host, near, cpus.instance, root)
             if deed == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             ask = "import socket; s = socket.create_connection(('198.18.1.2', 80), 30); print(s.recv(9).decode())"

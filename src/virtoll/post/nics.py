@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -75,32 +75,24 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
 
 
 @contextmanager
-def steered(ledger: Ledger, name: str, choices: Collection[frozenset[int]], root: Path = _CLASS) -> Iterator[None]:
-    """For the length of the block what comes over a device may be steered (`steer`) to any of these ``choices``."""
-    with ExitStack() as stack:
-        for queue, before in _steerable(ledger.host, name, root):
-            for after in {mask_like(before, cpus) for cpus in choices} - {before}:
-                stack.enter_context(ledger.owning("setting", Setting(queue, before, after).name))
-        yield
-
-
-def steer(host: Host, name: str, cpus: frozenset[int], root: Path = _CLASS) -> None:
-    """Have what comes over a device worked on by these CPUs, as what comes over the lab's own links is: each side pays
-    for what it receives. Of a VLAN, a bond or a team the devices below it are told, too: that is where a packet comes
-    in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built without RPS, or a /sys
-    that nobody may write to).
+def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS) -> Iterator[None]:
+    """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
+    each side pays for what it receives. Of a VLAN, a bond or a team the devices below it are told, too: that is where a
+    packet comes in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built
+    without RPS, or a /sys that nobody may write to).
     """
-    for queue, before in _steerable(host, name, root):
-        if (after := mask_like(before, cpus)) != before:
-            Setting(queue, before, after).apply()
-
-
-def _steerable(host: Host, name: str, root: Path) -> list[tuple[Path, str]]:
-    """The files that say where what comes over a device is worked on, and what each says now."""
-    found = devices(host).get(name)
+    found = devices(ledger.host).get(name)
     told = None if found is None else _told_of(found, root)
-    queues = [] if told is None else _queues(told)
-    return [(each, now) for each in queues if os.access(each, os.W_OK) and (now := chosen(each)) is not None]
+    with ExitStack() as stack:
+        for queue in [] if told is None else _queues(told):
+            if not os.access(queue, os.W_OK) or (before := chosen(queue)) is None:
+                continue
+            if (after := mask_like(before, cpus)) == before:
+                continue
+            setting = Setting(queue, before, after)
+            stack.enter_context(ledger.owning("setting", setting.name))
+            setting.apply()
+        yield
 
 
 def _offloads(name: str) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -18,7 +18,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.base import Lab, Uplink
+from virtoll.lab.base import CpuPlan, Lab, Uplink
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.loads.base import Load
@@ -122,9 +122,9 @@ class Posted:
         )
 
     @contextmanager
-    def steering(self, ledger: Ledger, choices: Collection[frozenset[int]]) -> Iterator[None]:
-        """What comes over our device is worked on by an instance's CPUs, which are one of these ``choices``."""
-        with nics.steered(ledger, self.here.name, choices):
+    def steering(self, ledger: Ledger, cpus: CpuPlan) -> Iterator[None]:
+        """What comes over our device is worked on by the instance's CPUs."""
+        with nics.steered(ledger, self.here.name, cpus.instance):
             yield
 
     def uplink(self) -> Uplink:

@@ -11,7 +11,6 @@ from virtoll.hosts.cgroup import TOP
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
 from virtoll.lab.base import CpuPlan, Lab
-from virtoll.lab.cpus import instances
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.monitor import Yardstick
 from virtoll.record.model import PlannedTrial
@@ -69,8 +68,7 @@ def laboratory(
             group = f"{TOP}/{tag}-yardstick"
             known.yardstick = whole_run.enter_context(Yardstick.on_host(host, ledger, group, cpus))
         if posted is not None:
-            asked = {instances(host, cpus.instance, treatment.limits.vcpus) for treatment in treatments(study)}
-            whole_run.enter_context(posted.steering(ledger, asked))
+            whole_run.enter_context(posted.steering(ledger, cpus))
         if study.design == "rotation":
             yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
         else:

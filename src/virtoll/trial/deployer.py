@@ -23,7 +23,6 @@ from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, is_elsewhere, platforms
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.native import Native
-from virtoll.post import nics
 from virtoll.probes.base import Slice
 from virtoll.record.model import CONFIGURATION, Arm, PlannedTrial
 from virtoll.services.base import Service
@@ -165,10 +164,7 @@ class Deployer:
 
     def _steer(self, limits: Limits) -> None:
         """Have what comes for an instance of these limits worked on by its CPUs, before it is there."""
-        cpus = instance_cpus(self.lab, limits)
-        steer(self.lab, cpus)
-        if self.lab.nic:
-            nics.steer(self.lab.host, self.lab.nic, cpus)
+        steer(self.lab, instance_cpus(self.lab, limits))
 
     def _open_session(self, platform: Platform, trial: PlannedTrial) -> None:
         """What the platform's deployments of an image share is made once a run, and is not part of anyone's
