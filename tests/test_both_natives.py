@@ -239,7 +239,7 @@ def test_rounds_are_compared_with_each_native_and_then_averaged(found: Findings)
 
 
 def test_a_native_that_was_not_in_turn_is_compared_by_trials(found: Findings) -> None:
-    """One whose trial was made anew after a kill: the other's rounds are rounds still."""
+    """The other's rounds are rounds still."""
     matrix = found.matrix
     (again,) = (each for (b, _), each in matrix.across(AGAIN, matrix.conditions[0]).items() if b == 0)
     trial = again.record.trial.model_copy(update={"turn": "another"})

@@ -17,6 +17,7 @@ import pytest
 
 from on_fakes import on_fakes, write_study
 from quiet import Quiet
+from test_whole_turns import killed_between_seals
 from virtoll import cli
 from virtoll.analysis.calibration import calibration, parts, smallest_cost
 from virtoll.analysis.matrix import Matrix, build_matrix
@@ -81,16 +82,25 @@ def run(
     arms = [entry.arm for entry in study.arms]
     plan = make_plan(study, arms, {"native": 1.0})
     directory = RunDirectory.create(path, document.as_json(study), plan, fake_environment(machine=MACHINE))
-    experiment = FakeExperiment(
+    execute(directory, made_up(study, spread=spread, biased=biased), Quiet())
+    return find(path)
+
+
+def made_up(
+    study: Study,
+    drift: Callable[[float], float] = lambda now_s: 1 + 0.1 * math.sin(now_s / 600),
+    *,
+    spread: float = QUIET_SPREAD,
+    biased: Mapping[str, float] | None = None,
+) -> FakeExperiment:
+    return FakeExperiment(
         {**tolls(study), **(biased or {})},
         seed=11,
         spread=spread,
         native_latency_ns=round(REQUEST_S * 1e9),
         window_ns=8 * 10**9,
-        drift=lambda now_s: 1 + 0.1 * math.sin(now_s / 600),
+        drift=drift,
     )
-    execute(directory, experiment, Quiet())
-    return find(path)
 
 
 def test_a_calibration_is_not_extended() -> None:
@@ -433,6 +443,38 @@ def test_where_no_throughput_can_be_tested_there_is_no_calibration(right: Findin
     for label, other in (("", " (again)"), (" (copy 1)", " (copy 2)"), (" (copy 3)", " (copy 4)")):
         rates[:, at(matrix, other)] = 0.5 * rates[:, at(matrix, label)]
     assert calibration(right.run, matrix) is None
+
+
+@pytest.mark.parametrize("label", ["", " (copy 2)", " (384 us more)"])
+def test_an_arm_of_a_turn_that_came_again_a_day_later_is_compared_with_no_other_of_it(
+    label: str, tmp_path: Path
+) -> None:
+    """On a machine a third slower by then: from two valid trials, equal arms differed by 0.3 in that block."""
+    directory, torn = run(tmp_path / "run", quick=True).run.directory, f"native+host{label}"
+
+    killed_between_seals(RunDirectory(directory), lambda trial: is_before(trial, torn))
+    slower = made_up(calibration_study(quick=True), drift=lambda _now_s: 1.3)
+    slower.clock.now_s = 90_000
+    assert execute(RunDirectory(directory), slower, Quiet())
+    found_run = find(directory).run
+    lost = [one for one in found_run.records if is_torn(one.trial, torn)]
+    assert [one.status for one in lost] == ["failed", "valid"]
+    without = replace(found_run, records=tuple(one for one in found_run.records if one not in lost))
+    told, wanted = (calibration(one, build_matrix(one, measure_all(one))) for one in (found_run, without))
+    assert told is not None
+    assert wanted is not None
+    assert told.noise == wanted.noise
+    assert (told.alarms, told.odd, told.known) == (wanted.alarms, wanted.odd, wanted.known)
+    assert told.noise[0].sd < 2 * QUIET_SPREAD * math.sqrt(2)
+
+
+def is_before(trial: PlannedTrial, label: str) -> bool:
+    """Whether it was sealed before a kill amid the turn of the third block, which this arm's was not."""
+    return trial.block < 3 or (trial.block == 3 and trial.condition.get(LINK) is None and trial.arm.label != label)
+
+
+def is_torn(trial: PlannedTrial, label: str) -> bool:
+    return trial.block == 3 and trial.condition.get(LINK) is None and trial.arm.label == label
 
 
 def test_its_report_tells_it_first(right: Findings) -> None:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quiet import Quiet
 from test_rotation import planned, ratios, run
+from virtoll.analysis.components import Components, components_of
+from virtoll.analysis.counterparts import log_ratio
 from virtoll.errors import PlatformError, StoreError
 from virtoll.fakes import FakeExperiment
 from virtoll.files import durable
@@ -238,3 +241,51 @@ def test_nor_are_they_where_the_clock_began_anew_with_a_boot_between(tmp_path: P
 
 def is_docker(trial: PlannedTrial) -> bool:
     return trial.arm.platform == "docker"
+
+
+NATIVE, AGAIN, DOCKER, PUBLISHED = "native+host", "native+host (again)", "docker+routed", "docker+published"
+
+
+@pytest.mark.parametrize(
+    ("late", "wanted"),
+    [
+        ([DOCKER], {(DOCKER, NATIVE): math.nan, (DOCKER, PUBLISHED): math.nan, (PUBLISHED, NATIVE): 1.0}),
+        ([DOCKER, AGAIN], {(DOCKER, NATIVE): 1.0, (DOCKER, PUBLISHED): 1.0, (PUBLISHED, NATIVE): 1.0}),
+        ([NATIVE], {(DOCKER, NATIVE): 1.0, (DOCKER, PUBLISHED): 1.0, (AGAIN, NATIVE): math.nan}),
+    ],
+)
+def test_a_claims_ratio_is_of_one_time_or_through_native_beside_each(
+    late: list[str], wanted: dict[tuple[str, str], float], tmp_path: Path
+) -> None:
+    """Of equal arms of a turn that came again for some of them values were a third apart, valid trials all of them."""
+    text = f'{TEXT.replace("SEED", "1")}[[arms]]\nplatform = "docker"\nnetwork = "published"\n'
+    run(tmp_path / "run", FakeExperiment(EQUAL), text)
+    directory = RunDirectory(tmp_path / "run")
+    killed_between_seals(
+        directory, lambda trial: trial.block == 1 or (trial.block == 2 and trial.arm.label not in late)
+    )
+    assert a_day_later(RunDirectory(directory.path))
+    matrix = find(directory.path).matrix
+    sides = {arm.label: (arm, matrix.conditions[0]) for arm in matrix.arms}
+    for (over, under), ratio in wanted.items():
+        told = np.exp(log_ratio(matrix, "rate_per_s", sides[over], sides[under]))
+        assert told == pytest.approx([1.0, ratio, 1.0], nan_ok=True), (over, under)
+
+
+def test_a_native_of_another_time_is_no_part_of_what_windows_add(tmp_path: Path) -> None:
+    """Its windows, which are in no ratio, passed for some that are not in the same rounds."""
+    text = TEXT.replace("SEED", "1")
+    run(tmp_path / "run", noisy(), text)
+    directory = RunDirectory(tmp_path / "run")
+    killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and trial.arm.label != AGAIN))
+    again = noisy()
+    again.clock.now_s = 90_000
+    assert execute(RunDirectory(directory.path), again, Quiet())
+    matrix = find(directory.path).matrix
+    told = components_of(matrix, "rate_per_s", next(arm for arm in matrix.arms if arm.label == DOCKER))
+    assert isinstance(told, Components)
+    assert (told.blocks, told.is_paired) == (3, True)
+
+
+def noisy() -> FakeExperiment:
+    return FakeExperiment(EQUAL, drift=lambda now_s: 1 + 0.1 * math.sin(now_s))

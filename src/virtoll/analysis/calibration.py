@@ -120,19 +120,31 @@ class _Bench:
         seen = {label for _, _, label, where in self.matrix.cells if where == condition}
         return [arm for arm in self.matrix.arms if arm.label in seen - known]
 
+    def apart(self, metric: Metric, over: Arm, under: Arm, condition: Condition) -> Floats:
+        """Differences of two arms' logarithms by block; nan where either is missing, or they were not measured in one
+        sitting.
+        """
+        logs = self.logs(metric, over, condition) - self.logs(metric, under, condition)
+        return np.where(self.matrix.together((over, condition), (under, condition)), logs, np.nan)
+
     def pairs(self, metric: Metric, condition: Condition) -> list[Floats]:
         """Differences of logarithms by block, of pairs of equal arms that share none."""
         arms = self.equal(condition)
-        logs = [self.logs(metric, arm, condition) for arm in arms]
-        return [other - one for one, other in zip(logs[::2], logs[1::2], strict=False)]
+        return [self.apart(metric, other, one, condition) for one, other in zip(arms[::2], arms[1::2], strict=False)]
 
-    def native_logs(self, name: str, condition: Condition) -> Floats:
-        """Native's logarithms of a metric by block, the mean of both of its arms; nan where neither is known."""
-        if name not in self.matrix.metrics or self.matrix.baseline is None:
-            return np.full(len(self.matrix.blocks), np.nan)
-        return mean_of_known(
-            [self.logs(self.matrix.metrics[name], native, condition) for native in self.matrix.natives]
-        )
+    def native_logs(self, name: str, condition: Condition, beside: Arm | None = None) -> Floats:
+        """Native's logarithms of a metric by block, the mean of both of its arms (or of those that an arm is compared
+        with there); nan where neither is known.
+        """
+        matrix = self.matrix
+        if name not in matrix.metrics or matrix.baseline is None:
+            return np.full(len(matrix.blocks), np.nan)
+        logs = []
+        for native in matrix.natives:
+            mine = self.logs(matrix.metrics[name], native, condition)
+            met = True if beside is None else matrix.together((beside, condition), (native, condition))
+            logs.append(np.where(met, mine, np.nan))
+        return mean_of_known(logs)
 
     def native(self, name: str, condition: Condition) -> float:
         """Native's geometric mean of a metric, over both of its arms; nan where it has none."""
@@ -209,13 +221,13 @@ def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
 
     The one that differs most comes first, and is no equal of the others any more: it would make each of them differ.
     """
-    each = ((arm.label, bench.logs(metric, arm, condition)) for arm in bench.equal(condition))
-    logs = {arm: mine for arm, mine in each if np.isfinite(mine).sum() >= 2}
+    equal = bench.equal(condition)
+    left = {arm.label: arm for arm in equal if np.isfinite(bench.logs(metric, arm, condition)).sum() >= 2}
     tables = len(_JUDGED) * len(bench.matrix.conditions)
-    while len(logs) > 1:
+    while len(left) > 1:
         apart = {
-            arm: mine - mean_of_known([each for other, each in logs.items() if other != arm])
-            for arm, mine in list(logs.items())[-_tested(len(logs)) :]
+            label: mean_of_known([bench.apart(metric, arm, each, condition) for each in left.values() if each != arm])
+            for label, arm in list(left.items())[-_tested(len(left)) :]
         }
         mine = {arm: summarise(each) for arm, each in apart.items() if np.isfinite(each).sum() >= 2}
         p_values = {arm: p for arm, summary in mine.items() if not math.isnan(p := p_difference(summary))}
@@ -227,7 +239,7 @@ def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
         told = ratio(mine[arm], "")
         bounds = {"by": told.value - 1, "low": (told.low or 0.0) - 1, "high": (told.high or told.value) - 1}
         yield Odd(arm=arm, condition=condition.label(), title=metric.title, **bounds)
-        del logs[arm]
+        del left[arm]
 
 
 def _tested(arms: int) -> int:
@@ -242,7 +254,7 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
         return
     for number, condition in enumerate(bench.matrix.conditions):
         judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
-        request_s = np.exp(bench.native_logs(METRICS[1], condition)) / 1000
+        request_s = np.exp(bench.native_logs(METRICS[1], condition, beside=arm)) / 1000
         for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
             logs = log_ratios(bench.matrix, metric.name)[:, bench.matrix.arms.index(arm), number]
             truth = _truth(entry, metric, request_s)

@@ -9,7 +9,7 @@ import numpy as np
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, Summary, mean_of_known
-from virtoll.analysis.matrix import Matrix
+from virtoll.analysis.matrix import Matrix, Side
 from virtoll.analysis.metrics import KNEE, TrialMetrics
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import Rule
@@ -117,11 +117,11 @@ def logs(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
     return _logs(values(matrix, metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)])
 
 
-def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition]) -> Floats:
+def log_ratio(matrix: Matrix, metric: str, over: Side, under: Side) -> Floats:
     """Of two cells, a block each; nan where either is missing. Native is the mean of its deployments, as in `ratios`.
 
-    Arms of different groups are compared through native beside each: they were not measured in the same rounds, and
-    what the machine did from one group to the next is no arm's.
+    Arms of different groups, or sittings, are compared through native beside each: they were not measured in the same
+    rounds, and what the machine did from one to the next is no arm's.
     """
     (one, above), (other, below) = over, under
     apart = logs(matrix, metric, *over) - logs(matrix, metric, *under)
@@ -130,27 +130,30 @@ def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: t
     if one == other == matrix.baseline:
         return _of_baseline(matrix, metric, above, below)
     if one == matrix.baseline:
-        return _native_beside(matrix, metric, other, above) - logs(matrix, metric, *under)
+        return _native_beside(matrix, metric, under, above) - logs(matrix, metric, *under)
     if other == matrix.baseline:
-        return logs(matrix, metric, *over) - _native_beside(matrix, metric, one, below)
-    natives = [_native_beside(matrix, metric, arm, above) for arm in (one, other)]
-    return np.where(matrix.together(one, other), apart, apart - (natives[0] - natives[1]))
+        return logs(matrix, metric, *over) - _native_beside(matrix, metric, over, below)
+    natives = [_native_beside(matrix, metric, side, above) for side in (over, under)]
+    return np.where(matrix.together(over, under), apart, apart - (natives[0] - natives[1]))
 
 
-def _native_beside(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
-    """By block, the mean of the logarithms of the natives in an arm's group; nan where there is none."""
-    return mean_of_known([_logs(matrix.beside(metric, arm, condition, native)) for native in matrix.against(arm)])
+def _native_beside(matrix: Matrix, metric: str, side: Side, condition: Condition) -> Floats:
+    """By block, the mean of the logarithms of the natives beside an arm's trial; nan where there is none."""
+    return mean_of_known([_logs(matrix.beside(metric, side, condition, native)) for native in matrix.against(side[0])])
 
 
 def _of_baseline(matrix: Matrix, metric: str, above: Condition, below: Condition) -> Floats:
-    """Of native under two conditions: a mean over its deployments that hold both, group by group, for groups differ by
-    more.
+    """Of native under two conditions: a mean over its deployments that hold both in one sitting, group by group, for
+    groups differ by more.
     """
     changes: list[Floats] = []
     for native in matrix.natives:
         cells = [matrix.across(native, condition) for condition in (above, below)]
-        for group in sorted({group for _, group in cells[0].keys() & cells[1].keys()}):
-            upper, lower = (_of_group(matrix, metric, each, group) for each in cells)
+        both = cells[0].keys() & cells[1].keys()
+        met = {at for at in both if matrix.sitting(cells[0][at]) == matrix.sitting(cells[1][at])}
+        for group in sorted({group for _, group in met}):
+            mine = [{at: each[at] for at in met} for each in cells]
+            upper, lower = (_of_group(matrix, metric, each, group) for each in mine)
             changes.append(_logs(upper) - _logs(lower))
     return mean_of_known(changes) if changes else np.full(len(matrix.blocks), np.nan)
 
@@ -167,7 +170,7 @@ def _logs(values: Floats) -> Floats:
     return out
 
 
-def barred(matrix: Matrix, metric: str, cells: Sequence[tuple[Arm, Condition]]) -> str:
+def barred(matrix: Matrix, metric: str, cells: Sequence[Side]) -> str:
     """What leaves some blocks of these cells without a ratio, a 0 or what failed, so that one of the others would be of
     the better ones alone (`ratios`); "" where nothing does. Of two cells or more native is all of its deployments.
     """
@@ -190,13 +193,13 @@ def pooled(columns: Sequence[Floats], rule: Rule, natives: Sequence[Floats]) -> 
     return summary_under(rule, np.stack(columns, axis=1), np.stack(natives, axis=1)) if columns else None
 
 
-def natives_beside(matrix: Matrix, metric: str, sides: Sequence[tuple[Arm, Condition]]) -> Floats:
+def natives_beside(matrix: Matrix, metric: str, sides: Sequence[Side]) -> Floats:
     """By block, of how many natives a log ratio of these cells is made (`log_ratio`); 1 where none is native."""
     at = [condition for arm, condition in sides if arm == matrix.baseline]
-    others = [arm for arm, _ in sides if arm != matrix.baseline]
+    others = [(arm, under) for arm, under in sides if arm != matrix.baseline]
     if len(at) != 1 or len(others) != 1 or metric.startswith(BELIEVES):
         return np.ones(len(matrix.blocks))
-    known = [matrix.beside(metric, others[0], at[0], native) for native in matrix.against(others[0])]
+    known = [matrix.beside(metric, others[0], at[0], native) for native in matrix.against(others[0][0])]
     return np.asarray(np.isfinite([_logs(each) for each in known]).sum(axis=0, dtype=float))
 
 

@@ -3,6 +3,8 @@
 Where a study deploys native twice in each block (baseline and floor), an arm is compared with both (`Matrix.against`).
 Where a block has several groups of arms, the baseline has a trial in each: it counts by their mean, and what stands
 opposite an arm's trial is native's of the same group (`Matrix.opposite`); the floor is in one group, as any arm is.
+Trials of a block are compared where they are of one sitting (`Matrix.sitting`), and not where the run was gone on with
+between them.
 
 In a programme the cases of its probes are conditions, and a metric is planned only in those of its own probe. Trials
 in which an outside instrument stood in for a probe are among the cells, but their conditions are not the matrix's: no
@@ -26,11 +28,13 @@ from virtoll.analysis.estimates import Estimate, Floats, Summary, mean, mean_of,
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import KNEE, OF_SEARCH, Metric, TrialMetrics, barring, metrics_of
+from virtoll.analysis.sittings import sittings_of
 from virtoll.errors import StoreError
 from virtoll.record.model import LOST_PERCENT, SERVER, Arm
 from virtoll.record.store import is_interrupted
 
 Cell = tuple[int, int, str, Condition]  # block, group, arm's label, condition
+Side = tuple[Arm, Condition]  # of a comparison
 
 
 @dataclass(frozen=True)
@@ -200,34 +204,48 @@ class Matrix:
         return means
 
     def opposite(self, metric: str, native: Arm) -> Floats:
-        """Array [block, arm, condition]: what a native did in the same group as the arm; nan where it is not known.
+        """Array [block, arm, condition]: what a native did in the group and the sitting of the arm's trial; nan where
+        that is not known.
 
         Opposite the baseline is what it did itself.
         """
         mine = self.arms.index(native)
         array = np.repeat(self.values(metric)[:, mine : mine + 1, :], len(self.arms), axis=1)
-        if any(self.groups.values()):
+        if any(self.groups.values()) or self._is_torn:
             for c, condition in enumerate(self.conditions):
                 for a, arm in enumerate(self.arms):
-                    array[:, a, c] = self.beside(metric, arm, condition, native)
+                    array[:, a, c] = self.beside(metric, (arm, condition), condition, native)
         return array
 
-    def together(self, one: Arm, other: Arm) -> npt.NDArray[np.bool_]:
-        """By block, whether two arms stood in the same group; no arm did so with a baseline that was in several."""
-        of = self.groups.get
-        return np.array([of((block, one.label), 0) == of((block, other.label), 0) for block in self.blocks])
+    def together(self, one: Side, other: Side) -> npt.NDArray[np.bool_]:
+        """By block, whether two cells hold trials that stood in the same group, in one sitting; no arm did so with a
+        baseline that was in several groups.
+        """
+        group_of, found = self.groups.get, np.zeros(len(self.blocks), dtype=bool)
+        for b, block in enumerate(self.blocks):
+            (_, mine), (_, theirs) = (self._first.get((b, arm.label, under), (0, None)) for arm, under in (one, other))
+            if mine is not None and theirs is not None and self.sitting(mine) == self.sitting(theirs):
+                found[b] = group_of((block, one[0].label), 0) == group_of((block, other[0].label), 0)
+        return found
 
-    def beside(self, metric: str, arm: Arm, condition: Condition, native: Arm) -> Floats:
-        """By block, what a native did under a condition in the group of an arm; nan where it is not known."""
+    def beside(self, metric: str, side: Side, condition: Condition, native: Arm) -> Floats:
+        """By block, what a native did under a condition in the group and the sitting of another arm's trial (under its
+        own); nan where it is not known.
+        """
+        arm, under = side
         if arm == self.baseline:
             return self._by_block(metric, native, condition)
-        natives = self.across(native, condition)
-        groups = (self.groups.get((block, arm.label), 0) for block in self.blocks)
-        cells = [natives.get((b, group)) for b, group in enumerate(groups)]
-        return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in cells])
+        natives, found = self.across(native, condition), np.full(len(self.blocks), np.nan)
+        for b, block in enumerate(self.blocks):
+            _, mine = self._first.get((b, arm.label, under), (0, None))
+            cell = natives.get((b, self.groups.get((block, arm.label), 0)))
+            if cell is not None and (mine is None or self.sitting(mine) == self.sitting(cell)):
+                found[b] = cell.values.get(metric, np.nan)
+        return found
 
     def pair(self, b: int, arm: Arm, condition: Condition, native: Arm) -> tuple[TrialMetrics, TrialMetrics] | None:
-        """An arm's valid trial in the ``b``-th block and a native's of the same group; None where one is missing.
+        """An arm's valid trial in the ``b``-th block and a native's of the same group and sitting; None where one is
+        missing.
 
         Of the baseline itself its first trial, twice.
         """
@@ -235,7 +253,21 @@ class Matrix:
         if mine is None:
             return None
         other = self.across(native, condition).get((b, mine[0]))
-        return None if other is None else (mine[1], other)
+        return None if other is None or self.sitting(mine[1]) != self.sitting(other) else (mine[1], other)
+
+    def sitting(self, trial: TrialMetrics) -> int:
+        """A number that the trials of one sitting share: those of two are not compared (`sittings`)."""
+        return self._sittings[trial.record.trial.id]
+
+    @cached_property
+    def _sittings(self) -> dict[str, int]:
+        return sittings_of(trial.record for trial in self.trials)
+
+    @cached_property
+    def _is_torn(self) -> bool:
+        """Whether some block holds trials of two sittings."""
+        of_blocks = {(block, self.sitting(cell)) for (block, *_), cell in self.cells.items()}
+        return len({block for block, _ in of_blocks}) < len(of_blocks)
 
     @cached_property
     def _first(self) -> dict[tuple[int, str, Condition], tuple[int, TrialMetrics]]:

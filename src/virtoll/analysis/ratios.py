@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,7 @@ from virtoll.analysis.metrics import Metric, barring
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, OverHosts, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge
-from virtoll.record.model import Arm, TrialRecord
-from virtoll.record.store import attempt
+from virtoll.record.model import Arm
 from virtoll.units import percent
 
 DECLARED_MARGIN = 0.03
@@ -232,43 +230,11 @@ def _against(matrix: Matrix, metric_name: str, native: Arm) -> tuple[Floats, npt
     """
     values, base = matrix.values(metric_name), matrix.opposite(metric_name, native)
     there = np.isfinite(values) & np.isfinite(base) & _is_compared(matrix, native)
-    _part_attempts(matrix, there, native)
     logs = np.full_like(values, np.nan)
     both = there & (values > 0) & (base > 0)
     logs[both] = np.log(values[both]) - np.log(base[both])
     _by_rounds(matrix, metric_name, logs, native)
     return logs, there
-
-
-def _part_attempts(matrix: Matrix, there: npt.NDArray[np.bool_], native: Arm) -> None:
-    """Compare no trial of a turn with one that was measured when the turn came again: virtoll was killed between the
-    seals of the two.
-    """
-    if not any(cell.record.trial.turn and attempt(cell.record.trial.id) for cell in matrix.cells.values()):
-        return
-    for b, a, c in np.argwhere(there).tolist():
-        pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c], native)
-        if pair is not None and pair[0].record.trial.turn and not _overlap(*(each.record for each in pair)):
-            there[b, a, c] = False
-
-
-def _overlap(one: TrialRecord, other: TrialRecord) -> bool:
-    """Whether two trials of a turn, which are all under way together, were so at one time: by the monotonic clock, and
-    by the wall's too, for the machine may have been booted between them.
-    """
-    pairs = zip(_spans_ns(one), _spans_ns(other), strict=True)
-    return all(mine[0] < theirs[1] and theirs[0] < mine[1] for mine, theirs in pairs)
-
-
-def _spans_ns(record: TrialRecord) -> tuple[tuple[int, int], tuple[int, int]]:
-    """When a trial began and ended, by the monotonic clock and by the wall's."""
-    begun_ns = min((phase.start_ns for phase in record.phases), default=0)
-    ended_ns = max((phase.start_ns + phase.duration_ns for phase in record.phases), default=0)
-    started_ns = round(datetime.fromisoformat(record.started_at).timestamp() * 1e9)
-    return (begun_ns, ended_ns), (started_ns, started_ns + ended_ns - begun_ns + _BEGUN_WITHIN_NS)
-
-
-_BEGUN_WITHIN_NS = 5 * 10**9  # of each other are all trials of a turn; no machine boots and measures again so soon
 
 
 def _is_compared(matrix: Matrix, native: Arm) -> npt.NDArray[np.bool_]:
