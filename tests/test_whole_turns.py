@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,16 @@ from quiet import Quiet
 from test_rotation import planned, ratios, run
 from virtoll.analysis.components import Components, components_of
 from virtoll.analysis.counterparts import log_ratio
+from virtoll.analysis.matrix import Matrix
+from virtoll.analysis.metrics import TrialMetrics
+from virtoll.analysis.ratios import Toll, toll_table
 from virtoll.errors import PlatformError, StoreError
-from virtoll.fakes import FakeExperiment
+from virtoll.fakes import FakeClock, FakeExperiment
 from virtoll.files import durable
 from virtoll.hosts.interrupts import install
 from virtoll.record.model import Phase, PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
-from virtoll.report.findings import find
+from virtoll.report.findings import Findings, find
 from virtoll.run.execute import execute
 from virtoll.trial.notes import Course, Notes
 
@@ -243,6 +247,34 @@ def is_docker(trial: PlannedTrial) -> bool:
     return trial.arm.platform == "docker"
 
 
+def torn(path: Path, experiment: FakeExperiment, late: Sequence[str], more: str = "") -> Findings:
+    """A run whose second block came again for these arms, a day later and a third slower: virtoll was killed between
+    the seals of its turn.
+    """
+    run(path, experiment, TEXT.replace("SEED", "1") + more)
+    killed_between_seals(
+        RunDirectory(path), lambda trial: trial.block == 1 or (trial.block == 2 and trial.arm.label not in late)
+    )
+    before = experiment.drift
+    again = dataclasses.replace(experiment, drift=lambda now_s: 1.3 * before(now_s), clock=FakeClock(90_000))
+    assert execute(RunDirectory(path), again, Quiet())
+    return find(path)
+
+
+def spoil(cell: TrialMetrics) -> None:
+    cell.values.update(rate_per_s=0.0)
+
+
+def fail(cell: TrialMetrics) -> None:
+    """As `virtoll.analysis.measuring` notes what served nothing."""
+    del cell.values["rate_per_s"]
+    cell.censored.add("rate_per_s")
+
+
+def tolls_of(matrix: Matrix) -> dict[str, Toll]:
+    return {toll.arm.label: toll for toll in toll_table(matrix, "rate_per_s").overall}
+
+
 NATIVE, AGAIN, DOCKER, PUBLISHED = "native+host", "native+host (again)", "docker+routed", "docker+published"
 
 
@@ -258,34 +290,35 @@ def test_a_claims_ratio_is_of_one_time_or_through_native_beside_each(
     late: list[str], wanted: dict[tuple[str, str], float], tmp_path: Path
 ) -> None:
     """Of equal arms of a turn that came again for some of them values were a third apart, valid trials all of them."""
-    text = f'{TEXT.replace("SEED", "1")}[[arms]]\nplatform = "docker"\nnetwork = "published"\n'
-    run(tmp_path / "run", FakeExperiment(EQUAL), text)
-    directory = RunDirectory(tmp_path / "run")
-    killed_between_seals(
-        directory, lambda trial: trial.block == 1 or (trial.block == 2 and trial.arm.label not in late)
-    )
-    assert a_day_later(RunDirectory(directory.path))
-    matrix = find(directory.path).matrix
+    more = '[[arms]]\nplatform = "docker"\nnetwork = "published"\n'
+    matrix = torn(tmp_path / "run", FakeExperiment(EQUAL), late, more).matrix
     sides = {arm.label: (arm, matrix.conditions[0]) for arm in matrix.arms}
     for (over, under), ratio in wanted.items():
         told = np.exp(log_ratio(matrix, "rate_per_s", sides[over], sides[under]))
         assert told == pytest.approx([1.0, ratio, 1.0], nan_ok=True), (over, under)
 
 
+@pytest.mark.parametrize("late", [NATIVE, AGAIN, DOCKER])
+@pytest.mark.parametrize("change", [spoil, fail])
+def test_what_is_compared_with_nothing_bars_no_ratio(
+    late: str, change: Callable[[TrialMetrics], None], tmp_path: Path
+) -> None:
+    """A 0, or what failed, is left out for when it was measured, and not for what it is: the others are no better."""
+    matrix = torn(tmp_path / "run", FakeExperiment(EQUAL, native_latency_ns=1000), [late]).matrix
+    arms = {arm.label: arm for arm in matrix.arms}
+    wanted = {one: toll.ratio for one, toll in tolls_of(matrix).items()}
+    cell = matrix.cell(2, arms[late], matrix.conditions[0])
+    assert cell is not None
+    change(cell)
+    told = tolls_of(dataclasses.replace(matrix, _arrays={}))
+    assert {one: toll.ratio for one, toll in told.items()} == wanted
+    assert {toll.zeros for toll in told.values()} == {0}
+
+
 def test_a_native_of_another_time_is_no_part_of_what_windows_add(tmp_path: Path) -> None:
     """Its windows, which are in no ratio, passed for some that are not in the same rounds."""
-    text = TEXT.replace("SEED", "1")
-    run(tmp_path / "run", noisy(), text)
-    directory = RunDirectory(tmp_path / "run")
-    killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and trial.arm.label != AGAIN))
-    again = noisy()
-    again.clock.now_s = 90_000
-    assert execute(RunDirectory(directory.path), again, Quiet())
-    matrix = find(directory.path).matrix
+    drifting = FakeExperiment(EQUAL, drift=lambda now_s: 1 + 0.1 * math.sin(now_s))
+    matrix = torn(tmp_path / "run", drifting, [AGAIN]).matrix
     told = components_of(matrix, "rate_per_s", next(arm for arm in matrix.arms if arm.label == DOCKER))
     assert isinstance(told, Components)
     assert (told.blocks, told.is_paired) == (3, True)
-
-
-def noisy() -> FakeExperiment:
-    return FakeExperiment(EQUAL, drift=lambda now_s: 1 + 0.1 * math.sin(now_s))
