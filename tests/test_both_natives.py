@@ -14,6 +14,7 @@ from made_up_studies import BLOCKS, MACHINES, ROTATION, Machine, components_seen
 from quiet import Quiet
 from synthetic import AGAIN, DOCKER, NATIVE
 from synthetic_programme import Recipe, write_programme
+from test_whole_turns import killed_between_seals
 from virtoll.analysis.components import Components, cell_of, components_of
 from virtoll.analysis.counterparts import barred, log_ratio
 from virtoll.analysis.estimates import Estimate, Floats, over_conditions, t_quantile
@@ -378,6 +379,22 @@ def test_a_0_of_either_native_leaves_the_unix_index_without_a_ratio(tmp_path: Pa
     assert (values == 0).sum() == (arm == DOCKER)
     index = 10 * values.mean() / 12440
     assert float(told.text.split(" ")[0].replace(",", "")) == pytest.approx(index, rel=0.01), "of all deployments"
+
+
+def test_the_unix_index_of_an_arm_whose_turn_came_again_is_beside_no_native_of_before(tmp_path: Path) -> None:
+    directory = probed(tmp_path / "run").run.directory
+    killed_between_seals(
+        RunDirectory(directory), lambda trial: trial.block < 3 or (trial.block == 3 and trial.arm.platform == "native")
+    )
+    again = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.2)
+    again.clock.now_s = 90_000
+    assert execute(RunDirectory(directory), again, Quiet())
+    findings = find(directory)
+    (table,) = unix_index(findings)
+    toll = total(findings.matrix, DOCKER, "unix-pipe.loops_per_s")
+    assert toll.ratio is not None
+    assert toll.ratio.n == 5
+    assert dict(zip(table.heads, table.rows[0], strict=True))[DOCKER.label].detail == f"× {interval(toll.ratio)}"
 
 
 def both_tables(found: Findings, records: Sequence[TrialRecord]) -> list[dict[str, Estimate | None]]:

@@ -1027,7 +1027,9 @@ def test_where_some_of_an_arms_blocks_hold_how_late_the_generator_was_none_of_th
     assert matrix.absolute("participants.waiting_percent", docker, at_20) is not None
 
 
-def test_joins_that_may_be_the_generators_own_are_told_of_no_arm_at_that_level(tmp_path: Path, lost_nothing: None) -> None:
+def test_joins_that_may_be_the_generators_own_are_told_of_no_arm_at_that_level(
+    tmp_path: Path, lost_nothing: None
+) -> None:
     def change(level: int, report: dict[str, Any]) -> None:
         if level == 20:  # joins take a millisecond a participant, 20 ms
             joins = report["joins"]

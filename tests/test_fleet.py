@@ -455,7 +455,9 @@ def test_a_worker_that_dies_loses_its_trial_alone_and_comes_again(yard: Yard, ca
     assert yard.go_on() == 0
     assert not set(done) & set(yard.performed), "nothing sealed is measured again"
     assert f"{lost.trial.id}r" in yard.performed
-    assert by_status(yard.run_directory.records()) == {"valid": 27, "failed": 1}
+    records = yard.run_directory.records()
+    assert by_status(records) == {"valid": 27, "failed": 1}
+    assert Counter(record.sitting for record in records) == {1: 20, 2: 8}, "of the run, whatever a host counts"
 
 
 def test_a_lost_scheduler_loses_nothing_sealed_and_another_goes_on(yard: Yard, capsys: Any) -> None:
@@ -718,12 +720,13 @@ def test_an_interrupt_between_a_seal_and_its_notice_seals_nothing_twice(
 ) -> None:
     real, sealed = RunDirectory.seal, list[str]()
 
-    def seal(self: RunDirectory, *records: TrialRecord) -> None:
-        real(self, *records)
+    def seal(self: RunDirectory, *records: TrialRecord) -> list[TrialRecord]:
+        kept = real(self, *records)
         if self.path == yard.out:  # and no host's own
             sealed.extend(record.trial.id for record in records)
             if len(sealed) == 3:
                 raise KeyboardInterrupt
+        return kept
 
     monkeypatch.setattr(RunDirectory, "seal", seal)
     yard.start("node1", "node2")
@@ -741,12 +744,12 @@ def test_an_interrupt_while_a_turn_is_sealed_takes_effect_when_all_of_it_is(
     """The others of it came again alone, and were compared with what had been measured beside them another day."""
     real, sealed = RunDirectory.seal, Counter[str]()
 
-    def seal(self: RunDirectory, *records: TrialRecord) -> None:
+    def seal(self: RunDirectory, *records: TrialRecord) -> list[TrialRecord]:
         if self.path == yard.out:  # and no host's own
             sealed.update(record.trial.turn for record in records)
             if len(sealed) == 2:
                 os.kill(os.getpid(), signal.SIGINT)
-        real(self, *records)
+        return real(self, *records)
 
     monkeypatch.setattr(RunDirectory, "seal", seal)
     yard.start("node1")

@@ -7,7 +7,7 @@ import errno
 import math
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,13 +214,25 @@ def killed_between_seals(directory: RunDirectory, which: Callable[[PlannedTrial]
     (directory.path / "trials.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def test_trials_of_one_turn_that_were_measured_at_different_times_are_not_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tells_sittings", [True, False])
+def test_trials_of_one_turn_that_were_measured_at_different_times_are_not_compared(
+    tells_sittings: bool, tmp_path: Path
+) -> None:
     text = TEXT.replace("SEED", "1")
     run(tmp_path / "run", FakeExperiment(EQUAL), text)
     directory = RunDirectory(tmp_path / "run")
     killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and not is_docker(trial)))
     told = a_day_later(RunDirectory(tmp_path / "run"))
+    if not tells_sittings:
+        rewritten(directory.path, {"sitting": None})
+        told = ratios(find(directory.path), "docker+routed")
     assert told == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
+
+
+def rewritten(directory: Path, update: Mapping[str, object]) -> None:
+    """The run with other records; runs of before have none that tells its sitting."""
+    lines = [record.model_copy(update=update).model_dump_json() for record in RunDirectory(directory).records()]
+    (directory / "trials.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def test_nor_are_they_where_the_clock_began_anew_with_a_boot_between(tmp_path: Path) -> None:
@@ -229,16 +241,11 @@ def test_nor_are_they_where_the_clock_began_anew_with_a_boot_between(tmp_path: P
     run(tmp_path / "run", FakeExperiment(EQUAL), text)
     directory = RunDirectory(tmp_path / "run")
     killed_between_seals(directory, lambda trial: trial.block == 1 or (trial.block == 2 and not is_docker(trial)))
-    path = directory.path / "trials.jsonl"
-    records = [TrialRecord.model_validate_json(line) for line in path.read_text("utf-8").splitlines()]
-    before = [record.model_copy(update={"started_at": "2026-01-01T00:00:00.000+00:00"}) for record in records]
-    path.write_text("".join(f"{record.model_dump_json()}\n" for record in before), encoding="utf-8")
+    rewritten(directory.path, {"started_at": "2026-01-01T00:00:00.000+00:00"})
     booted = FakeExperiment(EQUAL, drift=lambda _now_s: 1.3)
     assert execute(RunDirectory(directory.path), booted, Quiet())
-    records = [TrialRecord.model_validate_json(line) for line in path.read_text("utf-8").splitlines()]
     alike = [Phase(name="window", start_ns=10**9, duration_ns=10**9)]
-    after = [record.model_copy(update={"phases": alike}) for record in records]
-    path.write_text("".join(f"{record.model_dump_json()}\n" for record in after), encoding="utf-8")
+    rewritten(directory.path, {"phases": alike, "sitting": None})
     told = ratios(find(directory.path), "docker+routed")
     assert told == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
 

@@ -1,26 +1,29 @@
 """Ours against others: what outside instruments read over what our probes read, in the same native deployments.
 
-Within a block both ran on one deployment of the baseline; the difference of their logarithms is one observation a
-block, and its mean is the log of a geometric mean ratio with the interval of the rule in force (`rules`), as for a
-toll. The two *agree* when the whole interval lies within the study's margin around 1, *disagree* when it lies wholly
-outside; else the run *cannot tell*.
+Within a block both ran on one deployment of the baseline, in one sitting of the run; the difference of their logarithms
+is one observation a block, and its mean is the log of a geometric mean ratio with the interval of the rule in force
+(`rules`), as for a toll. The two *agree* when the whole interval lies within the study's margin around 1, *disagree*
+when it lies wholly outside; else the run *cannot tell*.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from virtoll.analysis.conditions import INSTRUMENT, Condition
 from virtoll.analysis.estimates import Estimate, Floats
 from virtoll.analysis.matrix import Matrix
-from virtoll.analysis.metrics import Metric
+from virtoll.analysis.metrics import Metric, TrialMetrics
 from virtoll.analysis.ratios import DECLARED_MARGIN, summary_under
 from virtoll.analysis.rules import rule_of
 
+_ByBlock = Sequence[TrialMetrics | None]
 Agreement = Literal["agrees", "disagrees", "cannot tell", "not measured"]
 _METHOD = "geometric mean of paired ratios within native deployments, t interval on the log scale, n = blocks"
 
@@ -62,11 +65,13 @@ def _speaks_of(matrix: Matrix, metric: Metric, theirs: Condition) -> bool:
 
 
 def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: str, margin: float) -> CrossCheck:
-    ours, theirs = (_values(matrix, metric.name, one) for one in (condition, condition.by(instrument)))
+    cells = [_cells(matrix, one) for one in (condition, condition.by(instrument))]
+    ours, theirs = (_values(each, metric.name) for each in cells)
+    met = _met(matrix, *cells)
     logs = np.full_like(ours, np.nan)
-    both = (ours > 0) & (theirs > 0)
+    both = met & (ours > 0) & (theirs > 0)
     logs[both] = np.log(theirs[both] / ours[both])
-    pairs = int((np.isfinite(ours) & np.isfinite(theirs)).sum())
+    pairs = int((met & np.isfinite(ours) & np.isfinite(theirs)).sum())
     zeros, rule = pairs - int(both.sum()), rule_of(matrix.run.plan)
     summary = None if zeros else summary_under(rule, logs[:, None])
     found = None if summary is None else rule.interval(summary, _METHOD)
@@ -94,14 +99,24 @@ def _mean(matrix: Matrix, values: Floats, metric: Metric) -> Estimate | None:
     return matrix.mean(values, metric.unit) if np.isfinite(values).any() else None
 
 
-def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:
-    """By block, on the baseline's deployment that instruments stood beside: the one of the block's first group; nan
-    where there is no valid value.
+def _cells(matrix: Matrix, condition: Condition) -> _ByBlock:
+    """By block, on the baseline's deployment that instruments stood beside: the one of the block's first group; None
+    where there is no valid trial.
     """
     asked = {trial.block: trial.group for trial in matrix.run.plan.trials if INSTRUMENT in trial.condition}
     cells = {} if matrix.baseline is None else matrix.across(matrix.baseline, condition)
-    of_block = (cells.get((b, asked.get(block, 0))) for b, block in enumerate(matrix.blocks))
-    return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in of_block])
+    return [cells.get((b, asked.get(block, 0))) for b, block in enumerate(matrix.blocks)]
+
+
+def _values(cells: _ByBlock, metric: str) -> Floats:
+    """By block; nan where there is no valid value."""
+    return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in cells])
+
+
+def _met(matrix: Matrix, ours: _ByBlock, theirs: _ByBlock) -> npt.NDArray[np.bool_]:
+    """By block, whether both were measured in one sitting."""
+    both = ([None if cell is None else matrix.sitting(cell) for cell in each] for each in (ours, theirs))
+    return np.array([mine is not None and mine == other for mine, other in zip(*both, strict=True)])
 
 
 def _outcome(found: Estimate | None, margin: float, lacks: str) -> tuple[Agreement, str]:

@@ -2,8 +2,8 @@
 
 Within a block and an arm, the logarithm of a figure beside an aggressor minus that beside the polite neighbour is one
 observation: what sharing alone costs, and what the platform costs, cancel. The t interval has n - 1 degrees of freedom,
-n the blocks in which both answered, and there is none where in some block the victim did so beside the aggressor alone;
-Holm's correction goes over the whole matrix of arms and aggressors.
+n the blocks in which both answered, in one sitting of the run, and there is none where in some block the victim did so
+beside the aggressor alone; Holm's correction goes over the whole matrix of arms and aggressors.
 
 The noise floor is the distance between the losses of native and those of native again, over all aggressors: how far a
 loss differs from the same loss, or could by chance. That second native arm is no row of the matrix.
@@ -261,7 +261,9 @@ def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
         for c, each in enumerate(matrix.conditions)
     ]
     first, again = (logs[:, at, :] for at in natives)
-    return noise(np.where(barred, np.nan, first - again), rule_of(matrix.run.plan))
+    met = [matrix.together((matrix.baseline, each), (matrix.floor, each)) for each in matrix.conditions]
+    is_left = np.stack(met, axis=-1) & ~np.array(barred)
+    return noise(np.where(is_left, first - again, np.nan), rule_of(matrix.run.plan))
 
 
 def _lacks_answers(matrix: Matrix, arm: Arm, condition: Condition, metric_name: str) -> bool:
@@ -287,14 +289,16 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 
 
 def _beside_polite(matrix: Matrix, figures: Floats) -> Floats:
-    """Array [block, arm, condition] of the figure beside the polite neighbour; nan for the latter itself, and where a
-    victim is alone.
+    """Array [block, arm, condition] of the figure beside the polite neighbour in the same sitting; nan for the latter
+    itself, and where a victim is alone.
     """
     beside = np.full_like(figures, np.nan)
     for c, condition in enumerate(matrix.conditions):
         control = _control(condition)
         if condition.get(AGGRESSOR) and control != condition and control in matrix.conditions:
-            beside[:, :, c] = figures[:, :, matrix.conditions.index(control)]
+            polite = figures[:, :, matrix.conditions.index(control)]
+            met = [matrix.together((arm, condition), (arm, control)) for arm in matrix.arms]
+            beside[:, :, c] = np.where(np.stack(met, axis=-1), polite, np.nan)
     return beside
 
 
@@ -355,10 +359,13 @@ def _unmatched(matrix: Matrix, arm: Arm, condition: Condition) -> int:
 
 
 def _held_against(matrix: Matrix, arm: Arm, condition: Condition) -> list[TrialMetrics]:
-    """The trials beside the polite neighbour, of the blocks in which the victim answered beside another."""
+    """The trials beside the polite neighbour, of the blocks in which the victim answered beside another in the same
+    sitting.
+    """
     pairs = ((matrix.cell(b, arm, condition), matrix.cell(b, arm, _control(condition))) for b in matrix.blocks)
-    answered = (polite for beside, polite in pairs if beside is not None and outcome(beside) == "answered")
-    return [polite for polite in answered if polite is not None]
+    both = ((beside, polite) for beside, polite in pairs if beside is not None and polite is not None)
+    met = ((beside, polite) for beside, polite in both if matrix.sitting(beside) == matrix.sitting(polite))
+    return [polite for beside, polite in met if outcome(beside) == "answered"]
 
 
 def outcome(trial: TrialMetrics) -> str:

@@ -221,27 +221,33 @@ class Matrix:
         """By block, whether two cells hold trials that stood in the same group, in one sitting; no arm did so with a
         baseline that was in several groups.
         """
-        group_of, found = self.groups.get, np.zeros(len(self.blocks), dtype=bool)
-        for b, block in enumerate(self.blocks):
-            (_, mine), (_, theirs) = (self._first.get((b, arm.label, under), (0, None)) for arm, under in (one, other))
-            if mine is not None and theirs is not None and self.sitting(mine) == self.sitting(theirs):
-                found[b] = group_of((block, one[0].label), 0) == group_of((block, other[0].label), 0)
-        return found
+        mine, theirs = self.sittings(one), self.sittings(other)
+        groups = [[self.groups.get((block, arm.label), 0) for block in self.blocks] for arm, _ in (one, other)]
+        met = (block in mine and mine[block] == theirs.get(block) for block in self.blocks)
+        return np.array([is_one and a == b for is_one, a, b in zip(met, *groups, strict=True)])
 
     def beside(self, metric: str, side: Side, condition: Condition, native: Arm) -> Floats:
         """By block, what a native did under a condition in the group and the sitting of another arm's trial (under its
         own); nan where it is not known.
         """
-        arm, under = side
+        arm, _ = side
         if arm == self.baseline:
             return self._by_block(metric, native, condition)
         natives, found = self.across(native, condition), np.full(len(self.blocks), np.nan)
         for b, block in enumerate(self.blocks):
-            _, mine = self._first.get((b, arm.label, under), (0, None))
             cell = natives.get((b, self.groups.get((block, arm.label), 0)))
-            if cell is not None and (mine is None or self.sitting(mine) == self.sitting(cell)):
+            if cell is not None and self.is_beside(cell, side):
                 found[b] = cell.values.get(metric, np.nan)
         return found
+
+    def is_beside(self, native: TrialMetrics, side: Side) -> bool:
+        """Whether a trial of native's is of the group that another arm is of in its block, and of the sitting of that
+        arm's trial, where that is valid.
+        """
+        (arm, _), plan = side, native.record.trial
+        mine = self.cell(plan.block, *side)
+        is_one = mine is None or self.sitting(mine) == self.sitting(native)
+        return is_one and self.groups.get((plan.block, arm.label), 0) == plan.group
 
     def pair(self, b: int, arm: Arm, condition: Condition, native: Arm) -> tuple[TrialMetrics, TrialMetrics] | None:
         """An arm's valid trial in the ``b``-th block and a native's of the same group and sitting; None where one is
@@ -256,8 +262,13 @@ class Matrix:
         return None if other is None or self.sitting(mine[1]) != self.sitting(other) else (mine[1], other)
 
     def sitting(self, trial: TrialMetrics) -> int:
-        """A number that the trials of one sitting share: those of two are not compared (`sittings`)."""
+        """A number that the trials of one sitting share: those of two are not compared (`sittings_of`)."""
         return self._sittings[trial.record.trial.id]
+
+    def sittings(self, side: Side) -> dict[int, int]:
+        """By block, that of a cell's trial (the first, where it has several); of those blocks in which one is valid."""
+        cells = ((block, self.cell(block, *side)) for block in self.blocks)
+        return {block: self.sitting(cell) for block, cell in cells if cell is not None}
 
     @cached_property
     def _sittings(self) -> dict[str, int]:
@@ -326,21 +337,21 @@ class Matrix:
         """The same, where what was used at a knee goes with the knee (`metrics.barring`)."""
         return max(self.censored(name, arm, condition) for name in barring(metric) & self.metrics.keys())
 
-    def silent(self, metric: str, arm: Arm, condition: Condition) -> list[tuple[int, int]]:
-        """The blocks (by their numbers among ``blocks``) and groups in which a server `did_not_answer`, where that is
-        worse than any value of the metric: not of how long it was deployed before.
+    def silent(self, metric: str, arm: Arm, condition: Condition) -> list[TrialMetrics]:
+        """The trials in which a server `did_not_answer`, where that is worse than any value of the metric: not of how
+        long it was deployed before.
         """
         if metric == "deploy_s" or condition not in self.conditions_of(metric):
             return []
         return self._silent.get((arm.label, condition), [])
 
     @cached_property
-    def _silent(self) -> dict[tuple[str, Condition], list[tuple[int, int]]]:
-        found: dict[tuple[str, Condition], list[tuple[int, int]]] = {}
+    def _silent(self) -> dict[tuple[str, Condition], list[TrialMetrics]]:
+        found: dict[tuple[str, Condition], list[TrialMetrics]] = {}
         for trial in self.trials:
             if trial.did_not_answer:
                 plan = trial.record.trial
-                found.setdefault((plan.arm.label, Condition.of(plan)), []).append((self._at[plan.block], plan.group))
+                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(trial)
         return found
 
     def failed(self, arm: Arm, condition: Condition | None = None) -> str:

@@ -157,7 +157,8 @@ def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Cond
     """Values that are only known to lie beyond any that was seen; one block decides nothing, as of any other value."""
     told = {KNEE: _of_bounds, **dict.fromkeys(AT_LEAST, _of_least)}
     one = told.get(objective.metric, _of_failed)(matrix, objective, arm, condition)
-    blocks = {b for b, _ in [*matrix.across(arm, condition), *matrix.silent(objective.metric, arm, condition)]}
+    known = [*matrix.across(arm, condition).values(), *matrix.silent(objective.metric, arm, condition)]
+    blocks = {trial.record.trial.block for trial in known}
     return one if len(blocks) > 1 else replace(one, told="cannot tell", why=f"{one.why} (one block)", needed=2)
 
 

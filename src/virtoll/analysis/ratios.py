@@ -281,15 +281,10 @@ def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
         whose = [at for at, other in enumerate(matrix.arms) if at == a or arm in matrix.against(other)]
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
-            for b, group in matrix.silent(metric_name, arm, condition):
-                beside = [at for at in whose if at == a or _group(matrix, b, matrix.arms[at]) == group]
-                found[b, beside, c] = True
+            for trial in matrix.silent(metric_name, arm, condition):
+                beside = [at for at in whose if at == a or matrix.is_beside(trial, (matrix.arms[at], condition))]
+                found[matrix.blocks.index(trial.record.trial.block), beside, c] = True
     return found
-
-
-def _group(matrix: Matrix, b: int, arm: Arm) -> int:
-    """The group of an arm, other than the baseline, in the ``b``-th block."""
-    return matrix.groups.get((matrix.blocks[b], arm.label), 0)
 
 
 def summary_under(rule: Rule, logs: Floats, natives: Floats | None = None) -> Summary | None:

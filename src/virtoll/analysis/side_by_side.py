@@ -2,14 +2,16 @@
 
 Within a block, an arm and a server, the logarithm of a figure beside the others minus that alone is one observation:
 both are of one instance, and what the platform costs cancels. The difference of two arms' observations of a block says
-whether the one shares better than the other; native's is the mean of its deployments, as in `ratios`. The t interval
-has n - 1 degrees of freedom, n the blocks that hold both; Holm's correction goes over all arms and servers of a metric.
+whether the one shares better than the other; native's is the mean of its deployments, as in `ratios`. All that is
+compared is of one sitting of the run. The t interval has n - 1 degrees of freedom, n the blocks that hold both; Holm's
+correction goes over all arms and servers of a metric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -107,10 +109,22 @@ class _Server:
             return _EXCLUDED
         return matrix.why_missing(metric.name, arm, condition)
 
+    def met(self, one: Arm, other: Arm) -> npt.NDArray[np.bool_]:
+        """Array [block, pair]: whether two arms were measured beside the others in one sitting."""
+        return np.stack([self.matrix.together((one, beside), (other, beside)) for _, beside in self.pairs], axis=-1)
+
     def _both(self, metric: Metric) -> tuple[Floats, Floats]:
+        """Arrays [block, arm, pair]: alone, and beside the others in the same sitting."""
         values = self.matrix.values(metric.name)
         alone, beside = ([self.matrix.conditions.index(pair[at]) for pair in self.pairs] for at in (0, 1))
-        return values[:, :, alone], values[:, :, beside]
+        return values[:, :, alone], np.where(self._met, values[:, :, beside], np.nan)
+
+    @cached_property
+    def _met(self) -> npt.NDArray[np.bool_]:
+        """Array [block, arm, pair]: whether an arm was measured alone and beside the others in one sitting."""
+        met = self.matrix.together
+        each = [[met((arm, one), (arm, other)) for one, other in self.pairs] for arm in self.matrix.arms]
+        return np.moveaxis(np.array(each), 2, 0)
 
 
 def _has_failed(trial: TrialMetrics, metric: Metric) -> bool:
@@ -174,8 +188,9 @@ def _judged(
                 continue
             mine, barred, failed = logs[:, a, :], int(zeros[:, a].sum()), server.failed([arm], metric)
             if against_native:
-                mine = mine - mean_of_known([logs[:, at, :] for at in natives])
-                barred += int(zeros[:, natives].any(axis=1).sum())
+                met = {at: server.met(arm, matrix.arms[at]) for at in natives}
+                mine = mine - mean_of_known([np.where(met[at], logs[:, at, :], np.nan) for at in natives])
+                barred += int(np.any([met[at] & zeros[:, at, :] for at in natives], axis=0).sum())
                 failed += server.failed(matrix.natives, metric)
             measured = int(np.isfinite(mine).any(axis=0).sum())
             named = Condition.of_levels({SERVER: server.name})
@@ -196,4 +211,5 @@ def _floor(server: _Server, metric: Metric) -> float | None:
     if server.zeros(metric)[:, natives].any() or server.failed(matrix.natives, metric):
         return None
     first, again = (server.logs(metric)[:, at, :] for at in natives)
-    return noise(first - again, rule_of(matrix.run.plan))
+    apart = np.where(server.met(matrix.baseline, matrix.floor), first - again, np.nan)
+    return noise(apart, rule_of(matrix.run.plan))

@@ -16,14 +16,15 @@ from virtoll.record.store import attempt
 def sittings_of(records: Iterable[TrialRecord]) -> dict[str, int]:
     """By trial, a number that it shares with those that were measured in one sitting with it, as far as is known.
 
-    Of trials in turn that is whether they were under way together: virtoll may have been killed between the seals of
-    two, and the turn have come again for the other.
+    Of runs of before, whose records do not tell, it is 0; but trials in turn were under way together, or it is another:
+    virtoll was killed between the seals of two, and the turn came again for the other.
     """
     known = list(records)
-    found = {record.trial.id: 0 for record in known}
-    if any(record.trial.turn and attempt(record.trial.id) for record in known):
+    found = {record.trial.id: record.sitting or 0 for record in known}
+    untold = [record for record in known if record.sitting is None]
+    if any(record.trial.turn and attempt(record.trial.id) for record in untold):
         turns: dict[str, list[TrialRecord]] = {}
-        for record in known:
+        for record in untold:
             if record.trial.turn and record.status != "failed":
                 turns.setdefault(record.trial.turn, []).append(record)
         for turn in turns.values():

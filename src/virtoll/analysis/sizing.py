@@ -17,7 +17,6 @@ of freedom, each mean is Student's t about what was measured with n - 1 of them,
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

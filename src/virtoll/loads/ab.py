@@ -68,9 +68,7 @@ def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
     return [*argv, offer.url(settings.target)]
 
 
-def parse(
-    output: outside.Output, percentiles_csv: str, settings: AbSettings, right_bytes: int | None
-) -> Measurement:
+def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings, right_bytes: int | None) -> Measurement:
     """Read ab's report and its CSV of percentiles (milliseconds). ``right_bytes``: of what was asked for; None: nobody
     knows.
 

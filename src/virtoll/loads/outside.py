@@ -140,7 +140,9 @@ def refuse_misleading(client: Client, offer: Http, settings: ToolSettings) -> No
     if status // 100 == 3:
         raise TrialError(f"{answered}, which leads elsewhere", where="[load] path", remedy="name the path it leads to")
     if status in _ASKS_WHO:
-        raise TrialError(f"{answered}, which asks who one is", where="[load] path", remedy="name one that is open to all")
+        raise TrialError(
+            f"{answered}, which asks who one is", where="[load] path", remedy="name one that is open to all"
+        )
 
 
 def length_of(client: Client, offer: Http, settings: ToolSettings) -> int | None:

@@ -555,6 +555,9 @@ class TrialRecord(_Record):
     status: Literal["valid", "invalid", "failed"]
     reason: str = ""  # why invalid or failed, in one paragraph
     started_at: str  # ISO 8601, UTC
+    # Of its run, from 1: one more each time that it is gone on with. None: it was measured before they were counted, or
+    # its writer was killed.
+    sitting: int | None = Field(default=None, ge=1)
     checks: list[Check] = []
     phases: list[Phase] = []
     measured: Measured | None = None

@@ -64,6 +64,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._sitting: int | None = None  # what is sealed is of it
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -133,6 +134,14 @@ class RunDirectory:
                 remedy="go on with the run that it was made of, or begin a new one",
             )
 
+    def begin_sitting(self, records: Sequence[TrialRecord] | None = None) -> None:
+        """From here on what is sealed was measured in one sitting, which is none of those before.
+
+        ``records``: those of this run, where they have been read already.
+        """
+        known = self._each() if records is None else records
+        self._sitting = 1 + max((record.sitting or 0 for record in known), default=0)
+
     def trial_directory(self, trial: PlannedTrial) -> Path:
         """A new directory for a trial's raw data, there for good; without a sealed record it marks a killed run."""
         path = inside(self.path, "trials", trial.id)
@@ -141,12 +150,14 @@ class RunDirectory:
             durable.sync(path.parent)
         return path
 
-    def seal(self, *records: TrialRecord) -> None:
+    def seal(self, *records: TrialRecord) -> list[TrialRecord]:
         """Append the records, all or none of them, and fsync them and their trials' files: from here on they survive
-        anything.
+        anything. They are told as they were sealed: with the number of the sitting that was begun.
 
         Where that fails, none of the trials is sealed. ValueError as of `line_of`.
         """
+        if self._sitting is not None:
+            records = tuple(record.model_copy(update={"sitting": self._sitting}) for record in records)
         lines = b"".join(map(line_of, records))
         directories = [inside(self.path, "trials", record.trial.id) for record in records]
         log = inside(self.path, "trials.jsonl")
@@ -156,6 +167,7 @@ class RunDirectory:
                     durable.sync_tree(directory)
                     durable.sync(directory.parent)
             durable.append(log, lines)
+        return [*records]
 
     def write_parquet(self, trial: PlannedTrial, name: str, packed: memoryview) -> None:
         """Write one of the trial's parquet files (`virtoll.record.tables`): whole, or not at all."""

@@ -185,18 +185,20 @@ class Both:
             if any(self._is_barred(metric, [pair[at] for pair in group], at) for at in (0, 1)):
                 continue
             logs = [self._native_logs(metric, [pair[at] for pair in group], at) for at in (0, 1)]
-            change = self._natives_change(logs)
+            change = self._natives_change(logs, group)
             if change is None:
                 continue
             told = self.sides[0].matrix.label(group[0][0], metric.name) if by_condition else ""
             own = [self._absolute(metric, group, at) for at in (0, 1)]
             yield Native(metric, told, own[0], own[1], change.estimate())
 
-    def _natives_change(self, logs: Sequence[Floats]) -> Difference | None:
+    def _natives_change(
+        self, logs: Sequence[Floats], group: Sequence[tuple[Condition, Condition]]
+    ) -> Difference | None:
         """None where a run has none of it, or where both configurations share their native."""
         change = self._by_block(logs)
         if change is not None:
-            within = summary_under(self.rules[0], change)
+            within = summary_under(self.rules[0], np.where(self._natives_met(group), change, math.nan))
             is_shared = self.sides[0].run.base == self.sides[1].run.base
             return None if within is None or is_shared else Paired(within, self.rules[0])
         both = np.isfinite(logs[0]).any(axis=0) & np.isfinite(logs[1]).any(axis=0)
@@ -204,6 +206,17 @@ class Both:
         if means[0] is None or means[1] is None:
             return None
         return Step(means[0], means[1], self.rules)
+
+    def _natives_met(self, group: Sequence[tuple[Condition, Condition]]) -> Any:
+        """Array [block, condition] of one run: whether native was measured as A and as B in one sitting."""
+        columns = []
+        for pair in group:
+            mine, theirs = (
+                side.matrix.sittings((native, condition)) if (native := side.matrix.baseline) is not None else {}
+                for side, condition in zip(self.sides, pair, strict=True)
+            )
+            columns.append([block in mine and mine[block] == theirs.get(block) for block in self._blocks()])
+        return np.array(columns).T
 
     def _native_logs(self, metric: Metric, conditions: Sequence[Condition], at: int) -> Any:
         matrix = self.sides[at].matrix

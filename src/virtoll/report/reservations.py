@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +38,7 @@ def reservations(findings: Findings) -> list[str]:
 
 def how_to_read(findings: Findings) -> list[str]:
     """Those that are of its valid trials."""
-    told = (_disturbed, _of_the_tool, _unsaturated, _short, _unsteady, _noted)
+    told = (_torn, _disturbed, _of_the_tool, _unsaturated, _short, _unsteady, _noted)
     return [sentence for each in told for sentence in each(findings)]
 
 
@@ -97,6 +98,25 @@ def _failing(findings: Findings) -> list[str]:
         for arm in findings.matrix.arms
         if (failed := findings.matrix.failed(arm))
     ]
+
+
+def _torn(findings: Findings) -> list[str]:
+    """Blocks in which the run was cut short, and gone on with later."""
+    matrices = [each.matrix for each in (findings, findings.explanation) if each is not None]
+    pairs = {(block, each.sitting(cell)) for each in matrices for (block, *_), cell in each.cells.items()}
+    torn = sorted(block for block, count in Counter(block for block, _ in pairs).items() if count > 1)
+    if not torn:
+        return []
+    more = [f"{len(torn) - _MOST_BLOCKS:,} more"] * (len(torn) > _MOST_BLOCKS)
+    which = join([*map(str, torn[:_MOST_BLOCKS]), *more])
+    return [
+        f"{f'blocks {which} were' if len(torn) > 1 else f'block {which} was'} cut short, and gone on with in another "
+        "sitting: what was measured there before is compared with nothing that was measured after, for the machine may "
+        "have been another by then"
+    ]
+
+
+_MOST_BLOCKS = 8
 
 
 def _disturbed(findings: Findings) -> list[str]:

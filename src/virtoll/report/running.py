@@ -15,8 +15,8 @@ from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, Measured, TrialRecord
 
-# By block and group; of a trial that tells no pace there is none.
-_Logs = dict[tuple[int, int, Condition], float]
+# By block, group and sitting; of a trial that tells no pace there is none.
+_Logs = dict[tuple[int, int, int, Condition], float]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class RunningTable:
         if measured is None or not measured.is_load or self._is_aside(measured):
             return
         if measured.pace is not None:
-            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(measured.pace)
+            place = record.trial.block, record.trial.group, record.sitting or 0
+            mine[*place, Condition.of(record.trial)] = math.log(measured.pace)
         elif measured.knee is not None or measured.served_nothing:
             self._barred.add(label)
 
@@ -125,11 +126,11 @@ class RunningTable:
         both = [key for key, known in beside.items() if known]
         if not both:
             return None
-        conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}
+        conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[-1] for key in both))}
         table = np.full((max(key[0] for key in both), len(conditions)), np.nan)  # a pilot's are the first, lost or not
         made_of = np.zeros_like(table)
         for key in both:
-            at = key[0] - 1, conditions[key[2]]
+            at = key[0] - 1, conditions[key[-1]]
             table[at], made_of[at] = mine[key] - sum(beside[key]) / len(beside[key]), len(beside[key])
         summary = summary_under(self._rule, table, made_of)
         return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

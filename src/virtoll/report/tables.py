@@ -188,15 +188,17 @@ def trials_csv(findings: Findings) -> str:
     writer = csv.writer(out)
     hosts = ["host"] * bool(findings.run.plan.hosts)
     groups = ["group"] * bool(findings.run.plan.groups)
-    heads = ["trial", "block", *hosts, *groups, "position", "arm", "role", "status", "reason"]
+    sittings = ["sitting"] * (len({record.sitting for record in findings.run.records} - {None}) > 1)
+    heads = ["trial", "block", *hosts, *groups, *sittings, "position", "arm", "role", "status", "reason"]
     heads += ["outcome"] * findings.is_isolation
     writer.writerow([*heads, *paths, *findings.matrix.metrics])
     for trial in findings.matrix.trials:
         plan, record = trial.record.trial, trial.record
         values = [trial.values.get(name, "") for name in findings.matrix.metrics]
         levels = [no_formula(plan.condition.get(path, "")) for path in paths]
-        head = [plan.id, plan.block, *[plan.host] * len(hosts), *[plan.group] * len(groups), plan.position]
-        head += [plan.arm.label, plan.arm.role, record.status, record.reason]
+        head = [plan.id, plan.block, *[plan.host] * len(hosts), *[plan.group] * len(groups)]
+        head += [record.sitting or ""] * len(sittings)
+        head += [plan.position, plan.arm.label, plan.arm.role, record.status, record.reason]
         head += [record.outcome or ""] * findings.is_isolation
         writer.writerow([*map(no_formula, head), *levels, *values])
     return out.getvalue()

@@ -103,6 +103,7 @@ def execute(
     """
     guarded = Guarded(reporter)
     seal_killed(directory, guarded)
+    directory.begin_sitting()
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
     began_s, done = clock(), 0
@@ -282,11 +283,9 @@ def _keep(directory: RunDirectory, reporter: Reporter, attempts: Sequence[_Attem
                     attempt.is_cut_short(f"{INTERRUPTED}{error}")
                 with suppress(StoreError):  # there is no room for this either: then the trials' directories tell
                     records = [attempt.failed() for attempt in attempts]
-                    directory.seal(*records)
-                    sealed += records
+                    sealed += directory.seal(*records)
                 raise
-            directory.seal(*records)
-            sealed += records
+            sealed += directory.seal(*records)
     finally:
         for record in sealed:
             reporter.trial_sealed(record)

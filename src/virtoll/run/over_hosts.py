@@ -177,9 +177,7 @@ def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> 
     which the run goes on.
     """
     with directory.writing():
-        told.planned(directory.plan, directory.records())
-        reporter = Guarded(told)
-        seal_killed(directory, reporter)  # first: what was killed in its middle is pending again, under a new id
+        reporter = _sat_down(directory, told)
         measuring = _Measuring(directory, fleet, reporter, directory.pending())
         try:
             measuring.all()
@@ -194,6 +192,15 @@ def measure(directory: RunDirectory, fleet: Fleet, told: Progress, how: str) -> 
     if not left:
         return ""
     return f"{left} {plural('trial') if left > 1 else 'trial'} left{_why_lost(measuring.lost)}"
+
+
+def _sat_down(directory: RunDirectory, told: Progress) -> Guarded:
+    """Begin a sitting; who is told how it goes on, and was told of what there is."""
+    records, reporter = directory.records(), Guarded(told)
+    told.planned(directory.plan, records)
+    seal_killed(directory, reporter)  # first: what was killed in its middle is pending again, under a new id
+    directory.begin_sitting(records)
+    return reporter
 
 
 def _why_lost(lost: Mapping[str, str]) -> str:
@@ -291,10 +298,10 @@ class _Measuring:
         with held_off():
             for each in handed:
                 self.directory.write_together(each.record.trial, each.files)
-            self.directory.seal(*(each.record for each in handed))
+            sealed = self.directory.seal(*(each.record for each in handed))
             turn.clear()
-        for each in handed:
-            self.reporter.trial_sealed(each.record)
+        for record in sealed:
+            self.reporter.trial_sealed(record)
         return True
 
     def _seal_undone(self, host: str, why: str, sealed: Collection[str] = ()) -> None:
@@ -302,5 +309,4 @@ class _Measuring:
         asked = self._asked.pop(host)
         for trial in (trial for trial in asked.turn if trial.id not in sealed):
             record = TrialRecord(trial=trial, status="failed", reason=why, started_at=asked.at)
-            self.directory.seal(record)
-            self.reporter.trial_sealed(record)
+            self.reporter.trial_sealed(*self.directory.seal(record))

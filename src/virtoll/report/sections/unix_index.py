@@ -39,15 +39,16 @@ class UnixIndex(Section):
 
 
 UNIX_INDEX = "unix-index"
-_ByPlace = Mapping[tuple[int, int], float]  # by block and group
+_Place = tuple[int, int, int]  # block, group, sitting
+_ByPlace = Mapping[_Place, float]
 _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"
 
 
 @dataclass
 class _Deployments:
-    """Rates by test, for each arm's label, block and group: those of one number of copies, and the same besides."""
+    """Rates by test, for each arm's label and place: those of one number of copies, and the same besides."""
 
-    rates: dict[tuple[str, int, int], dict[str, float]] = field(default_factory=dict)
+    rates: dict[tuple[str, _Place], dict[str, float]] = field(default_factory=dict)
 
     @property
     def tests(self) -> list[str]:
@@ -55,15 +56,15 @@ class _Deployments:
         seen = {test for rates in self.rates.values() for test in rates}
         return [test for test in TESTS if test in seen]
 
-    def of(self, label: str, test: str | None) -> dict[tuple[int, int], float]:
-        """An arm's index by block and group, of one test or of all; a deployment that lacks a test has none of all, and
-        one of which a rate is 0 has 0.
+    def of(self, label: str, test: str | None) -> dict[_Place, float]:
+        """An arm's index by place, of one test or of all; a deployment that lacks a test has none of all, and one of
+        which a rate is 0 has 0.
         """
         asked, found = self.tests if test is None else [test], {}
-        for (arm, block, group), rates in self.rates.items():
+        for (arm, place), rates in self.rates.items():
             if arm == label and all(each in rates for each in asked):
                 mine = {each: rates[each] for each in asked}
-                found[block, group] = index(mine).total if all(mine.values()) else 0.0
+                found[place] = index(mine).total if all(mine.values()) else 0.0
         return found
 
 
@@ -82,7 +83,7 @@ class _Rate:
 
     test: str
     value: float
-    place: tuple[str, int, int]  # arm's label, block, group
+    place: tuple[str, _Place]  # with the arm's label
     words: str  # how many copies, and the levels of the factors
     own: Mapping[str, object]  # what tells the cases of its probe apart besides, by path
 
@@ -116,7 +117,7 @@ def _rates(findings: Findings) -> Iterator[_Rate]:
             if test is not None and value >= 0:
                 known = {f"{mine}{setting}" for setting in ("copies", *TESTS[test].settings)}
                 own = {path: level for path, level in condition.levels if path.startswith(mine) and path not in known}
-                yield _Rate(test, value, (label, block, group), words, own)
+                yield _Rate(test, value, (label, (block, group, findings.matrix.sitting(cell))), words, own)
 
 
 def _table(findings: Findings, deployments: _Deployments, words: str, name: str) -> Table:
@@ -137,12 +138,12 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     mine = deployments.of(arm.label, test)
     if not mine:
         return Cell(MISSING, "missing")
-    of_blocks = [[rate for (block, _), rate in mine.items() if block == each] for each in findings.matrix.blocks]
+    of_blocks = [[rate for (block, *_), rate in mine.items() if block == each] for each in findings.matrix.blocks]
     means = np.array([sum(rates) / len(rates) if rates else np.nan for rates in of_blocks])
     text = plus_minus(findings.matrix.mean(means, ""))
     of = () if arm == findings.matrix.baseline else findings.matrix.natives
     beside = [deployments.of(native.label, test) for native in of]
-    if zeros := {block for native in beside for block, _ in _zeros(mine, native)}:
+    if zeros := {block for native in beside for block, *_ in _zeros(mine, native)}:
         return Cell(text, "", f"no ratio: {pairs_of_zeros(len(zeros))}")
     logs = [_logs(findings, mine, native) for native in beside]
     natives = np.sum([np.isfinite(each) for each in logs], axis=0, dtype=float)
@@ -150,14 +151,14 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")
 
 
-def _zeros(mine: _ByPlace, native: _ByPlace) -> set[tuple[int, int]]:
+def _zeros(mine: _ByPlace, native: _ByPlace) -> set[_Place]:
     """Where both are known, and either is 0."""
     return {place for place in mine.keys() & native.keys() if not (mine[place] and native[place])}
 
 
 def _logs(findings: Findings, mine: _ByPlace, native: _ByPlace) -> Floats:
-    """By block, the log ratio of an arm's index to that of a native in its group; nan where either is missing."""
+    """By block, the log ratio of an arm's index to that of a native beside it; nan where either is missing."""
     logs = np.full(len(findings.matrix.blocks), np.nan)
-    for block, group in mine.keys() & native.keys():
-        logs[findings.matrix.blocks.index(block)] = math.log(mine[block, group] / native[block, group])
+    for place in mine.keys() & native.keys():
+        logs[findings.matrix.blocks.index(place[0])] = math.log(mine[place] / native[place])
     return logs
