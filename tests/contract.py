@@ -173,8 +173,7 @@ def answers(instance: Instance) -> None:
 
 def has_room(instance: Instance) -> None:
     """Its limit of memory bounds what is shared in it, and that of processes how many another user than root may have:
-    nothing else does. (What a kernel of its own takes of the memory is not there; where all share the host's, /dev/shm is
-    as its image has it, or the host's.)
+    nothing else does. (What a kernel of its own takes of the memory is not there.)
     """
     script = 'ulimit -Sp; df -k /dev/shm | tail -n 1 | tr -s " " | cut -d " " -f 2'
     processes, shared_kib = instance.agent.run(["sh", "-c", script]).stdout.decode().split()

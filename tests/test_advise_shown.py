@@ -83,7 +83,7 @@ def test_an_arm_that_failed_under_a_condition_is_open(tmp_path: Path) -> None:
     advice = of(made)
     assert ranks(advice)[LXC.label] == ("open", 1)
     assert answer(advice).startswith("Take native+host: it fits, and comes before docker+routed.")
-    assert "run: nothing valid is known at 100 connections, and the ratio is of the others" in as_text(advice)
+    assert "run: throughput is not known at 100 connections, and the ratio is of the others" in as_text(advice)
     (one,) = [one for one in untold(advice) if one.what == "lxc+routed at 100 connections in run"]
     assert one.why == "failed: the guest never answered within 60 s"
     (lxc,) = [one for one in as_json(advice)["candidates"] if one["arm"] == LXC.label]
@@ -107,7 +107,7 @@ def test_an_arm_whose_headline_is_not_told_under_a_condition_is_open(tmp_path: P
     assert find(made).headline.name == "ll-hls-viewers.media_age_ms"
     assert ranks(advice)[LXC.label] == ("open", 1)
     assert LXC.label not in answer(advice)
-    assert "run: nothing valid is known at 100 connections, and the ratio is of the others" in as_text(advice)
+    assert "run: media age is not known at 100 connections, and the ratio is of the others" in as_text(advice)
     (one,) = [one for one in untold(advice) if one.what == "lxc+routed at 100 connections in run"]
     assert one.why == "in 1 of 4 trials it is not known: the others may be the better ones"
     (lxc,) = [one for one in as_json(advice)["candidates"] if one["arm"] == LXC.label]
@@ -274,7 +274,7 @@ def test_an_arm_whose_cost_is_not_told_at_a_level_that_all_met_is_open(tmp_path:
 
     advice = of(altered(conference(tmp_path / "run").path, unserved))
     assert ranks(advice)["kvm+routed"][0] == "open"
-    assert "run: nothing valid is known at 10 participants, and the ratio is of the others" in as_text(advice)
+    assert "run: CPU of the server is not known at 10 participants, and the ratio is of the others" in as_text(advice)
     assert {standing for label, (standing, _) in ranks(advice).items() if label != "kvm+routed"} == {"fits"}
 
 

@@ -246,7 +246,7 @@ def test_the_generators_own_failure_is_an_error_with_its_words(client: Client, s
         drive(replace(client, directory=Path("/nonexistent")), server.offer)
 
 
-@pytest.mark.parametrize(("loop", "connections", "threads"), [("closed", 7, 2), ("open", 63, 1), ("open", 64, 2)])
+@pytest.mark.parametrize(("loop", "connections", "threads"), [("closed", 7, 2), ("open", 31, 1), ("open", 32, 2)])
 def test_a_thread_of_an_open_loop_has_connections_enough(
     loop: Literal["closed", "open"], connections: int, threads: int, client: Client
 ) -> None:

@@ -11,6 +11,8 @@ pub struct First {
     since_ns: i64,
     /// It came, or whoever waited for it has given up.
     is_over: bool,
+    /// A window has told that it did not come.
+    is_told: bool,
 }
 
 impl First {
@@ -18,6 +20,7 @@ impl First {
         First {
             since_ns,
             is_over: false,
+            is_told: false,
         }
     }
 
@@ -31,16 +34,18 @@ impl First {
     /// The window is over, or within it whatever this is of, at `at_ns`: 1 where it never came. That is told as of a join
     /// that is under way then: where it was waited for before the window began; or for as long as the patience. Any other
     /// is the next window's.
-    pub fn missing(&self, span: Span, at_ns: i64, patience_ns: i64) -> u64 {
+    pub fn missing(&mut self, span: Span, at_ns: i64, patience_ns: i64) -> u64 {
         let waited_ns = span.until_ns.min(at_ns) - self.since_ns;
         let waited_through = at_ns >= span.until_ns && self.since_ns < span.from_ns;
-        u64::from(!self.is_over && (waited_through || waited_ns >= patience_ns))
+        let is_missing = !self.is_over && (waited_through || waited_ns >= patience_ns);
+        self.is_told |= is_missing;
+        u64::from(is_missing)
     }
 
-    /// Whoever waited for it gives up, before a window, within it or after: 1 where it never came. No window tells that
-    /// again.
+    /// Whoever waited for it gives up, before a window, within it or after: 1 where it never came, and no window has told
+    /// that. None tells it again.
     pub fn give_up(&mut self) -> u64 {
-        u64::from(!std::mem::replace(&mut self.is_over, true))
+        u64::from(!std::mem::replace(&mut self.is_over, true) && !self.is_told)
     }
 }
 
@@ -79,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_was_waited_for_within_the_window_alone_is_the_nexts_unless_patience_is_over() {
-        let first = First::new(1500);
+        let mut first = First::new(1500);
         assert_eq!(first.missing(SPAN, SPAN.until_ns, 500), 1);
         assert_eq!(first.missing(SPAN, SPAN.until_ns, 501), 0);
         assert_eq!(first.missing(NEXT, NEXT.until_ns, 9999), 1);
@@ -94,11 +99,14 @@ mod tests {
         first = First::new(1500);
         first.came(1600, &mut times);
         assert_eq!(first.give_up(), 0);
+        first = First::new(500);
+        assert_eq!(first.missing(SPAN, SPAN.until_ns, 9999), 1);
+        assert_eq!(first.give_up(), 0, "the window before has told it");
     }
 
     #[test]
     fn what_is_over_within_the_window_never_came_where_it_had_all_its_patience() {
-        let first = First::new(500);
+        let mut first = First::new(500);
         assert_eq!(first.missing(SPAN, 1999, 1499), 1);
         assert_eq!(first.missing(SPAN, 1999, 1500), 0);
     }

@@ -13,7 +13,6 @@
 mod dialogue;
 mod fetch;
 mod fill;
-mod free;
 mod log;
 mod measure;
 #[cfg(test)]

@@ -10,7 +10,6 @@ use virtoll_generator::time::not_passed;
 use virtoll_generator::{sys, Failed};
 
 use crate::dialogue::{Ask, Dialogue, Place};
-use crate::free::Free;
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
 use crate::spec::{Loop, Spec};
@@ -154,9 +153,8 @@ pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
         Loop::Open { .. } => Budget::new(None, from_ns, from_ns),
     };
     let place = spec.ask.place()?;
-    let free = Free::new(spec.threads);
     let workers = (0..spec.threads)
-        .map(|index| worker(spec, &place, index, start_ns, &budget, &free))
+        .map(|index| worker(spec, &place, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
     let (begun_ns, tallies): (Vec<_>, Vec<_>) = run_all(spec, workers)?.into_iter().unzip();
     let mut tally = Tally::sum(tallies);
@@ -198,7 +196,6 @@ fn worker<'a, A: Ask>(
     index: usize,
     start_ns: i64,
     budget: &'a Budget,
-    free: &'a Free,
 ) -> Result<Worker<'a, A::Dialogue>, Failed> {
     let (supply, end_ns) = match spec.loop_ {
         Loop::Closed { time_limit_ns, .. } => (
@@ -244,7 +241,6 @@ fn worker<'a, A: Ask>(
         spec.timeout_ns,
         end_ns,
     )?;
-    worker.free = Some((free, index));
     if index == 0 {
         worker.books = Books::open(&spec.books);
     }

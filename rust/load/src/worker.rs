@@ -30,7 +30,6 @@ use virtoll_generator::sys::{self, Address, CpuTime, Epoll};
 use virtoll_generator::{is_own_limit, Failed};
 
 use crate::dialogue::{Dialogue, Place};
-use crate::free::Free;
 use crate::log::NEVER_SENT;
 use crate::pace::Pace;
 use crate::schedule::Supply;
@@ -78,8 +77,6 @@ pub struct Worker<'a, D: Dialogue> {
     /// What this thread looks at where the window begins and ends, and when it does so next.
     pub books: Books,
     look_ns: i64,
-    /// Where it tells whether it has a free connection, and under which number; and sees the others'.
-    pub free: Option<(&'a Free, usize)>,
 }
 
 impl<'a, D: Dialogue> Worker<'a, D> {
@@ -123,7 +120,6 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             tally: Tally::new(log_limit),
             books: Books::default(),
             look_ns: i64::MAX,
-            free: None,
         })
     }
 
@@ -161,9 +157,6 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             } else {
                 i64::MAX
             };
-            if let Some((free, thread)) = self.free {
-                free.tell(thread, !self.idle.is_empty(), self.seen_ns);
-            }
             self.serve(&mut events, wake_ns)?;
             now_ns = self.look();
             if now_ns >= next_tick_ns {
@@ -298,11 +291,7 @@ impl<'a, D: Dialogue> Worker<'a, D> {
             self.tally.queued += 1;
             self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
         }
-        let elsewhere_ns = self.free.map_or(0, |(free, thread)| {
-            free.elsewhere_ns(thread, intended_ns, now_ns)
-        });
-        let stopped_ns = self.stops.since_ns(intended_ns, now_ns);
-        let own_ns = stopped_ns.max(elsewhere_ns);
+        let own_ns = self.stops.since_ns(intended_ns, now_ns);
         self.start(slot, intended_ns, now_ns, own_ns)
     }
 

@@ -189,31 +189,6 @@ fn a_service_that_stalls_is_no_stop() {
     );
 }
 
-#[test]
-fn who_waits_while_another_thread_has_a_free_connection_waits_for_the_generator() {
-    let (listener, free) = (listener(), Free::new(2));
-    let mut worker = worker(&listener);
-    worker.free = Some((&free, 0));
-    send_what_is_due(&mut worker);
-    let (mut server, _) = listener.accept().unwrap();
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    for ms in (1..300).step_by(5) {
-        the_clock_says(&[ms, ms + 5]);
-        worker.serve(&mut events, (ms + 5) * MS).unwrap();
-    }
-    free.tell(1, true, 200 * MS);
-    answer(&mut worker, &mut server);
-    until_it_lies_ready(&worker, libc::POLLIN);
-    the_clock_says(&[301]);
-    worker.serve(&mut events, 306 * MS).unwrap();
-    assert_eq!(worker.tally.queued, 1);
-    let late_ms: u64 = lateness_ms(&worker).iter().sum();
-    assert!(
-        (99..=103).contains(&late_ms),
-        "from 200 ms on, not from 1 ms: {late_ms}"
-    );
-}
-
 /// The events that epoll tells of a descriptor, as the kernel has them.
 fn interest(worker: &Worker<Http>, number: i32) -> u32 {
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", worker.epoll.as_raw_fd()));

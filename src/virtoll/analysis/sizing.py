@@ -8,11 +8,11 @@ the CPUs that it used there; a host gives (1 - h) of its CPUs and memory. Per ho
 and at most (1 - h) of the idle instances that such a host held at once, where that was measured: no host holds more of
 those that work.
 
-Everything is computed anew for each of many draws of the blocks' means, so whole instances and whole hosts are counted in
-each. A draw adds to the mean of logarithms the blocks' departures from it, all quantities of a block with one weight: so
-what a block has to say of users, CPU time and memory stays together (the multiplier bootstrap: van der Vaart and Wellner,
-Weak Convergence and Empirical Processes, 1996, 2.9). With normal weights, over the root of a chi-square draw per degree
-of freedom, each mean is Student's t about what was measured with n - 1 of them, however few blocks there are.
+Everything is computed anew for each of many draws of the blocks' means, so whole instances and whole hosts are counted
+in each. A draw adds to the mean of logarithms the blocks' departures from it, all quantities of a block with one
+weight: so what a block has to say of users, CPU time and memory stays together (the multiplier bootstrap: van der Vaart
+and Wellner, Weak Convergence and Empirical Processes, 1996, 2.9). With normal weights, over the root of a chi-square
+draw per degree of freedom, each mean is Student's t about what was measured with n - 1 of them, however few the blocks.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 _SEEDS = 2**32
 _SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
 LEAD_IN = 1.5  # lead-in of a closed loop, in the time that it takes to answer each of its users once
-_LEAST_CONNECTIONS = 32  # of each thread in open loop
+_LEAST_CONNECTIONS = 16  # of each thread in open loop
 
 
 @dataclass(frozen=True)

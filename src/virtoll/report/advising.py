@@ -159,7 +159,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
         for condition in place.candidate.lost.get(part.name, ()) if part.name in place.candidate.tolls else ():
-            yield f"       {part.name}: nothing valid is known{at(part, condition)}, and the ratio is of the others"
+            title = lower(part.metric.title)
+            yield f"       {part.name}: {title} is not known{at(part, condition)}, and the ratio is of the others"
         if failed := place.candidate.failed.get(part.name):
             yield f"       {part.name}: it {failed}, and what is told is of the others, which are the better ones"
         if part.name in place.candidate.in_vain:
