@@ -148,7 +148,8 @@ def test_the_code_that_measures_is_known_and_what_reads_results_is_no_part_of_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "run/environment.py"))
-    files = ("platforms/one.py", "study/search.py", "record/objective.py", "footage.py", "report/one.py", "manual.py")
+    measures = ("platforms/one.py", "study/search.py", "record/model.py", "run/execute.py", "footage.py")
+    files = (*measures, "record/store.py", "run/progress.py", "report/one.py", "manual.py")
     for path in files:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("a = 1\n")
@@ -163,12 +164,43 @@ def test_the_code_that_measures_is_known_and_what_reads_results_is_no_part_of_it
         (tmp_path / path).write_text("a = 2\n")
         found[path] = code() != before
     environment._code.cache_clear()
-    assert found == {path: path not in ("report/one.py", "manual.py") for path in files}
+    assert found == {path: path in measures for path in files}
 
 
-def test_no_module_is_forgotten() -> None:
-    """Each at the top either is of the code that measures, or reads results, or only tells or finds things."""
-    reads = {"__init__", "__main__", "binaries", "catalogue", "errors", "fakes", "features", "helpers", "manual"}
-    names = {path.stem for path in Path(environment.__file__).parent.parent.glob("*.py")}
-    measures = {Path(place).stem for place in environment._MEASURING}
-    assert names - measures == reads | {"plain", "registry", "strict_json"}
+# Of three directories what decides neither what a trial measures nor whether it is valid.
+OTHERS = {
+    "": {
+        *("__init__", "__main__", "binaries", "catalogue", "errors", "fakes", "features", "helpers", "manual"),
+        *("plain", "registry", "strict_json"),
+    },
+    "run": {
+        # asked for, planned or refused: before the first trial, and kept in plan.json
+        *("again", "apart", "beginning", "calibrating", "conduct", "dry", "elsewhere", "explaining", "generators"),
+        *("groups", "named", "readiness", "refusals", "request", "rule", "side_by_side"),
+        # leads from the one to the other, keeps others away, and seals what others measure
+        *("__init__", "alone", "measuring", "over_hosts"),
+        # carries orders and answers
+        *("boot", "by_ssh", "cluster", "fleet", "frames", "obeying", "one_by_one", "performing", "pushed", "there"),
+        *("trusted", "worker"),
+        # reads results, and tells
+        *("calibrations", "deciding", "environment", "json_lines", "progress", "unstyled"),
+        # other verbs
+        *("audit", "doctor", "machine", "single", "target", "trying", "tune"),
+    },
+    # keeps, reads and tells what is recorded
+    "record": {"__init__", "calibration", "comparable", "document", "rules", "store", "told"},
+}
+
+
+@pytest.mark.parametrize("where", OTHERS)
+def test_no_module_is_forgotten(where: str) -> None:
+    """Each either is of the code that measures, or decides nothing of a trial."""
+    top = Path(environment.__file__).parent.parent
+    names = {path.stem for path in (top / where).glob("*.py")}
+    measures = {Path(place).stem for place in environment._MEASURING if Path(place).parent == Path(where)}
+    assert names - measures == OTHERS[where]
+
+
+def test_all_of_the_code_that_measures_is_there() -> None:
+    top = Path(environment.__file__).parent.parent
+    assert [place for place in environment._MEASURING if not (top / place).exists()] == []

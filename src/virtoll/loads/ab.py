@@ -100,8 +100,9 @@ def _events(
     length = max(0, others - status)
     first_bytes = _count(text, "Document Length")
     # Of a path of the user's own that ab itself finds all alike, what it was sent may depend on who asks.
-    is_known = right_bytes is not None and (settings.content is not None or others > 0)
-    if is_known and first_bytes != right_bytes:
+    if settings.content is None and not others:
+        right_bytes = None
+    if right_bytes is not None and first_bytes != right_bytes:
         were_errors = complete - connect - reset - others == status
         are_right = were_errors and body_bytes == status * first_bytes + others * right_bytes
         length = 0 if are_right else max(0, complete - connect - reset - status)

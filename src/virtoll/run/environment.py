@@ -42,7 +42,11 @@ _BUSY, _BUSY_PART = 0.8, 0.4
 _MEASURING = (
     *("agent", "aggressors", "hosts", "images", "instruments", "lab", "loads", "monitor", "networks", "platforms"),
     *("post", "probes", "services", "study", "trial"),
+    # In which lab and order, what is sealed as valid, and what shows that the generator's machine was its own.
+    *("run/by_generator.py", "run/execute.py", "run/handed.py", "run/hosting.py", "run/laboratory.py"),
+    *("run/looking.py", "run/posting.py", "run/stage.py"),
     *("record/knee.py", "record/objective.py"),  # what a search asks for next
+    *("record/model.py", "record/tables.py"),  # the bounds of proofs, and what of a measurement is kept
     *("encoded.py", "films.py", "footage.py", "h264.py", "offers.py", "units.py", "voice.py"),  # what is sent
 )
 
