@@ -380,6 +380,32 @@ def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_a
     assert (one.outcome, one.why) == told
 
 
+def test_a_trend_of_one_arm_is_of_the_blocks_in_which_its_ends_were_measured_in_one_sitting(tmp_path: Path) -> None:
+    """A block whose largest blocks of memory were measured a day later, on a machine a third slower."""
+    statement = {**STATEMENT, "metric": "memory.bandwidth_mb_per_s", "over": "native", "holds": "trend", "above": 0.25}
+    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": ""}
+    paper = Paper.model_validate(
+        {
+            **raw,
+            "statement": [{**statement, "by": "memory.block_bytes"}],
+            "arms": {"native": {"platform": "native", "role": "baseline", "title": "Native"}},
+        }
+    )
+    matrix = programme(tmp_path / "run")
+    (before,) = judge_paper(paper, matrix).statements
+    later = [
+        cell.record.trial.id
+        for (block, *_, where), cell in matrix.cells.items()
+        if block == 2 and where.get("memory.block_bytes") == 2**26
+    ]
+    trials = tuple(
+        replace(trial, record=trial.record.model_copy(update={"sitting": 2 if trial.record.trial.id in later else 1}))
+        for trial in matrix.trials
+    )
+    (told,) = judge_paper(paper, build_matrix(matrix.run, [*trials])).statements
+    assert told.measured[0][1].n == before.measured[0][1].n - 1
+
+
 def test_what_is_said_of_steps_is_judged_by_flows_that_step(tmp_path: Path) -> None:
     """A flow at the same rate whose other slice never steps was judged with them: it alone could refute the claim."""
     levels: dict[str, list[Any]] = {"rate_bit_per_s": [20_000_000], "size_bytes": [1024], "packets": [None]}

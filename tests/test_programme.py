@@ -759,7 +759,7 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
         for one, two in zip(trials, later, strict=True)
     }
     each = SimpleNamespace(perform=lambda one, notes: doubles[one.arm.label].perform(one, notes))
-    directory = SimpleNamespace(trial_directory=lambda _: tmp_path, seal=lambda *_: None, write_log=lambda *_: None)
+    directory = SimpleNamespace(trial_directory=lambda _: tmp_path, seal=lambda *_: [], write_log=lambda *_: None)
     reporter = SimpleNamespace(phase=lambda *_: None, trial_sealed=lambda _: None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)

@@ -160,7 +160,7 @@ def test_where_the_generator_gives_out_the_service_is_not_blamed(
         (Dnsperf(DnsperfSettings(loop="open")), 10**9, "it used 100% of its 1 CPU, and whether it could use more"),
         (Dnsperf(DnsperfSettings(loop="open")), 7 * 10**8, ""),
         (HttpLoad(HttpSettings(loop="open", connections=1)), 10**9, "it used 100% of its 1 CPU"),
-        (HttpLoad(HttpSettings(loop="open", connections=9)), 10**9, ""),
+        (HttpLoad(HttpSettings(loop="open", connections=32)), 10**9, ""),
     ],
 )
 def test_a_generator_has_no_more_than_its_threads_can_use(load: Load, cpu_ns: int, limit: str) -> None:
@@ -177,7 +177,7 @@ def test_as_many_threads_as_users_have_work() -> None:
     closed = HttpLoad(HttpSettings(loop="closed", connections=9))
     assert [closed.usable_cpus(4, users) for users in (None, 2.0, 3.0, 8.0)] == [3, 2, 3, 4]
     assert [closed.usable_cpus(cpus, 3.0) for cpus in (1, 2)] == [1, 1.5]
-    opened = HttpLoad(HttpSettings(loop="open", connections=9))
+    opened = HttpLoad(HttpSettings(loop="open", connections=16 * 9))
     assert [opened.usable_cpus(cpus) for cpus in (4, 16)] == [4, 9]
     viewers = ViewersLoad(ViewersSettings(viewers=9))
     assert [viewers.usable_cpus(4, users) for users in (None, 1.0, 2.0, 8.0)] == [3, 1, 2, 4]
