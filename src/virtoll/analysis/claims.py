@@ -244,9 +244,7 @@ class _Pair:
     rest: tuple[str, Condition]  # the metric, and what it was measured under besides
     values: Floats
     natives: Floats  # of how many each is made
-    sittings: (
-        Floats  # by block, that of one cell's own values; of a ratio, in which the machine has cancelled, always 0
-    )
+    sittings: Floats  # by block, of one cell's own values; 0 of a ratio, in which the machine has cancelled
     barred: str = ""  # why it has no ratio
     is_served: bool = True  # whether both met the objective there, where it is a level of a ramp
 
