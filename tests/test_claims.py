@@ -350,20 +350,24 @@ def test_a_trend_runs_along_the_path_it_names(matrix: Matrix) -> None:
     assert one.measured[0][1].value == pytest.approx(0.5 / 1.6, abs=0.02)
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_asked: bool) -> None:
-    """Writing takes a fourth of the time of reading, at every size, and nothing is known of it at the largest: that
-    reading alone was left there was told as the trend, half of what it is (0.5 / 1.6).
-    """
+def along_blocks_of_memory() -> Paper:
+    """That native's bandwidth does not fall to less than a fourth."""
     statement = {**STATEMENT, "metric": "memory.bandwidth_mb_per_s", "over": "native", "holds": "trend", "above": 0.25}
     raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": ""}
-    paper = Paper.model_validate(
+    return Paper.model_validate(
         {
             **raw,
             "statement": [{**statement, "by": "memory.block_bytes"}],
             "arms": {"native": {"platform": "native", "role": "baseline", "title": "Native"}},
         }
     )
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_asked: bool) -> None:
+    """Writing takes a fourth of the time of reading, at every size, and nothing is known of it at the largest: that
+    reading alone was left there was told as the trend, half of what it is (0.5 / 1.6).
+    """
     matrix = programme(tmp_path / "run")
     lost = []
     for (*_, label, where), cell in matrix.cells.items():
@@ -374,7 +378,7 @@ def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_a
                 lost.append(cell.record.trial)
     if not is_asked:
         matrix.run.plan.trials[:] = [trial for trial in matrix.run.plan.trials if trial not in lost]
-    (one,) = judge_paper(paper, matrix).statements
+    (one,) = judge_paper(along_blocks_of_memory(), matrix).statements
     assert one.measured[0][1].value == pytest.approx(0.5 / 1.6, abs=0.02)
     told = ("agrees", "") if not is_asked else ("cannot tell", "measured under 3 of 4 conditions at its ends")
     assert (one.outcome, one.why) == told
@@ -382,16 +386,8 @@ def test_a_trend_sets_no_other_conditions_against_its_first(tmp_path: Path, is_a
 
 def test_a_trend_of_one_arm_is_of_the_blocks_in_which_its_ends_were_measured_in_one_sitting(tmp_path: Path) -> None:
     """A block whose largest blocks of memory were measured a day later, on a machine a third slower."""
-    statement = {**STATEMENT, "metric": "memory.bandwidth_mb_per_s", "over": "native", "holds": "trend", "above": 0.25}
-    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": ""}
-    paper = Paper.model_validate(
-        {
-            **raw,
-            "statement": [{**statement, "by": "memory.block_bytes"}],
-            "arms": {"native": {"platform": "native", "role": "baseline", "title": "Native"}},
-        }
-    )
     matrix = programme(tmp_path / "run")
+    paper = along_blocks_of_memory()
     (before,) = judge_paper(paper, matrix).statements
     later = [
         cell.record.trial.id

@@ -23,6 +23,7 @@ from virtoll.analysis.matrix import build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.analysis.side_by_side import side_by_side
+from virtoll.analysis.sittings import in_one_sitting
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, FakeHarm, fake_environment
 from virtoll.record.model import BESIDE, Measured, PlannedTrial, TrialRecord
@@ -289,6 +290,12 @@ def test_an_instrument_is_compared_with_the_probe_of_its_own_sitting(tmp_path: P
     (check,) = cross_checks(build_matrix(found, measure_all(found)))
     assert check.ratio is not None
     assert (check.ratio.value, check.ratio.n) == pytest.approx((2.0, 2))
+
+
+def test_all_trials_of_cells_are_to_be_of_one_sitting() -> None:
+    """Of native in several groups the first of each was looked at alone, and the others' values were in the mean."""
+    one, other = [{1}, {1, 2}, {1}, set[int]()], [{1}, {1}, {2}, {1}]
+    assert in_one_sitting([one, other]).tolist() == [True, False, False, False]
 
 
 def test_natives_own_change_is_of_one_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,11 +38,12 @@ from virtoll.analysis.counterparts import (
     without,
 )
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, ratio
-from virtoll.analysis.matrix import Matrix, Side
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.server import fixed_by, is_held, met_under, tells
+from virtoll.analysis.sittings import in_one_sitting
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -244,7 +245,7 @@ class _Pair:
     rest: tuple[str, Condition]  # the metric, and what it was measured under besides
     values: Floats
     natives: Floats  # of how many each is made
-    sittings: Floats  # by block, of one cell's own values; 0 of a ratio, in which the machine has cancelled
+    sittings: Sequence[Collection[int]]  # by block; of a ratio, in which the machine has cancelled, always one
     barred: str = ""  # why it has no ratio
     is_served: bool = True  # whether both met the objective there, where it is a level of a ramp
 
@@ -349,14 +350,9 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         values = _against(matrix, metric, (over, upper), against)
         is_served = all(condition in served[arm.label] for arm, condition in both)
         natives = natives_beside(matrix, metric, both)
-        sittings = _sittings(matrix, (over, upper)) if against is None else np.zeros(len(values))
+        sittings = matrix.sittings((over, upper)) if against is None else [{0}] * len(values)
         pairs.append(_Pair(where, end, rest, values, natives, sittings, barred(matrix, metric, both), is_served))
     return pairs
-
-
-def _sittings(matrix: Matrix, side: Side) -> Floats:
-    mine = matrix.sittings(side)
-    return np.array([mine.get(block, np.nan) for block in matrix.blocks])
 
 
 def _served(matrix: Matrix, metric: str, arm: Arm) -> set[Condition]:
@@ -379,7 +375,7 @@ def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tupl
         if not first:
             return []
         growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
-        growth = np.where(np.ptp([pair.sittings for pair in (*first, *last)], axis=0) == 0, growth, np.nan)
+        growth = np.where(in_one_sitting([pair.sittings for pair in (*first, *last)]), growth, np.nan)
         fewest = np.min([pair.natives for pair in (*first, *last)], axis=0)
         columns = [(" over ".join(level_label(statement.by, end[0].end) for end in (last, first)), [growth], [fewest])]
     means = [(where, pooled(values, rule, natives)) for where, values, natives in columns]

@@ -28,7 +28,7 @@ from virtoll.analysis.estimates import Estimate, Floats, Summary, mean, mean_of,
 from virtoll.analysis.hosts import MANY, over_hosts
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import KNEE, OF_SEARCH, Metric, TrialMetrics, barring, metrics_of
-from virtoll.analysis.sittings import sittings_of
+from virtoll.analysis.sittings import in_one_sitting, sittings_of
 from virtoll.errors import StoreError
 from virtoll.record.model import LOST_PERCENT, SERVER, Arm
 from virtoll.record.store import is_interrupted
@@ -221,9 +221,8 @@ class Matrix:
         """By block, whether two cells hold trials that stood in the same group, in one sitting; no arm did so with a
         baseline that was in several groups.
         """
-        mine, theirs = self.sittings(one), self.sittings(other)
         groups = [[self.groups.get((block, arm.label), 0) for block in self.blocks] for arm, _ in (one, other)]
-        met = (block in mine and mine[block] == theirs.get(block) for block in self.blocks)
+        met = in_one_sitting([self.sittings(one), self.sittings(other)])
         return np.array([is_one and a == b for is_one, a, b in zip(met, *groups, strict=True)])
 
     def beside(self, metric: str, side: Side, condition: Condition, native: Arm) -> Floats:
@@ -265,20 +264,26 @@ class Matrix:
         """A number that the trials of one sitting share: those of two are not compared (`sittings_of`)."""
         return self._sittings[trial.record.trial.id]
 
-    def sittings(self, side: Side) -> dict[int, int]:
-        """By block, that of a cell's trial (the first, where it has several); of those blocks in which one is valid."""
-        cells = ((block, self.cell(block, *side)) for block in self.blocks)
-        return {block: self.sitting(cell) for block, cell in cells if cell is not None}
+    def sittings(self, side: Side) -> list[set[int]]:
+        """By block, those of a cell's valid trials: of the baseline in several groups there may be two."""
+        found: list[set[int]] = [set() for _ in self.blocks]
+        for (b, _), cell in self.across(*side).items():
+            found[b].add(self.sitting(cell))
+        return found
 
     @cached_property
     def _sittings(self) -> dict[str, int]:
         return sittings_of(trial.record for trial in self.trials)
 
     @cached_property
+    def parts(self) -> frozenset[tuple[int, int]]:
+        """Each block with each sitting that a valid trial of it is of: one that was cut short has two or more."""
+        return frozenset((block, self.sitting(cell)) for (block, *_), cell in self.cells.items())
+
+    @cached_property
     def _is_torn(self) -> bool:
         """Whether some block holds trials of two sittings."""
-        of_blocks = {(block, self.sitting(cell)) for (block, *_), cell in self.cells.items()}
-        return len({block for block, _ in of_blocks}) < len(of_blocks)
+        return len({block for block, _ in self.parts}) < len(self.parts)
 
     @cached_property
     def _first(self) -> dict[tuple[int, str, Condition], tuple[int, TrialMetrics]]:

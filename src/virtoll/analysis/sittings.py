@@ -6,8 +6,11 @@ cut short. What the machine did from one sitting to the next is no arm's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
 
 from virtoll.record.model import TrialRecord
 from virtoll.record.store import attempt
@@ -30,6 +33,11 @@ def sittings_of(records: Iterable[TrialRecord]) -> dict[str, int]:
         for turn in turns.values():
             found |= _times(turn)
     return found
+
+
+def in_one_sitting(sides: Sequence[Sequence[Collection[int]]]) -> npt.NDArray[np.bool_]:
+    """By block, whether several cells (each with the sittings of its trials, by block) were all measured, in one."""
+    return np.array([all(of_block) and len(set().union(*of_block)) == 1 for of_block in zip(*sides, strict=True)])
 
 
 def _times(turn: Sequence[TrialRecord]) -> dict[str, int]:

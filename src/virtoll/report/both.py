@@ -16,6 +16,7 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import KNEE, Metric, told_apart
 from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
 from virtoll.analysis.rules import Rule
+from virtoll.analysis.sittings import in_one_sitting
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import Arm, TrialRecord
 from virtoll.record.store import INTERRUPTED
@@ -209,14 +210,14 @@ class Both:
 
     def _natives_met(self, group: Sequence[tuple[Condition, Condition]]) -> Any:
         """Array [block, condition] of one run: whether native was measured as A and as B in one sitting."""
-        columns = []
-        for pair in group:
-            mine, theirs = (
-                side.matrix.sittings((native, condition)) if (native := side.matrix.baseline) is not None else {}
-                for side, condition in zip(self.sides, pair, strict=True)
-            )
-            columns.append([block in mine and mine[block] == theirs.get(block) for block in self._blocks()])
-        return np.array(columns).T
+        return np.stack([in_one_sitting([self._sittings(at, pair[at]) for at in (0, 1)]) for pair in group], axis=-1)
+
+    def _sittings(self, at: int, condition: Condition) -> Any:
+        """Of native's trials of one side, by the blocks of both."""
+        matrix = self.sides[at].matrix
+        assert matrix.baseline is not None
+        known = dict(zip(matrix.blocks, matrix.sittings((matrix.baseline, condition)), strict=True))
+        return [known.get(block, set()) for block in self._blocks()]
 
     def _native_logs(self, metric: Metric, conditions: Sequence[Condition], at: int) -> Any:
         matrix = self.sides[at].matrix

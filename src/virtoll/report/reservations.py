@@ -103,8 +103,8 @@ def _failing(findings: Findings) -> list[str]:
 def _torn(findings: Findings) -> list[str]:
     """Blocks in which the run was cut short, and gone on with later."""
     matrices = [each.matrix for each in (findings, findings.explanation) if each is not None]
-    pairs = {(block, each.sitting(cell)) for each in matrices for (block, *_), cell in each.cells.items()}
-    torn = sorted(block for block, count in Counter(block for block, _ in pairs).items() if count > 1)
+    parts = frozenset[tuple[int, int]]().union(*(each.parts for each in matrices))
+    torn = sorted(block for block, count in Counter(block for block, _ in parts).items() if count > 1)
     if not torn:
         return []
     more = [f"{len(torn) - _MOST_BLOCKS:,} more"] * (len(torn) > _MOST_BLOCKS)
