@@ -498,7 +498,7 @@ def test_numbers_without_sense_are_refused_or_borne(client: AgentClient, tmp_pat
         ("get", {"path": "/etc/hostname", "offset": 2**64 - 1}),
         ("put", {"path": str(tmp_path / "file"), "mode": 0o600, "offset": 2**64 - 1, "data": ""}),
         ("alive", {"pid": -1}),
-        ("kill", {"pid": -1}),
+        ("kill", {"pid": -1, "grace_ms": 0}),
     ):
         with pytest.raises(AgentError):
             client._ask(op, arguments)
@@ -532,6 +532,20 @@ def test_a_killed_command_that_had_ended_takes_its_session_and_nobody_else(clien
     assert not is_gone(int(path.read_text()))
     client.kill(leader)
     assert eventually(lambda: is_gone(int(path.read_text())))
+
+
+def test_a_killed_command_has_its_grace(client: AgentClient, tmp_path: Path) -> None:
+    """One that heeds SIGTERM ends in its own way; one that does not is killed when its time is over."""
+    ready, ended = tmp_path / "ready", tmp_path / "ended"
+    heeds = client.spawn(["sh", "-c", f"trap 'echo so >{ended}; exit 7' TERM; >{ready}; while :; do sleep 0.01; done"])
+    assert eventually(ready.exists)
+    client.kill(heeds, 3600)
+    assert (client.returncode(heeds), ended.read_text()) == (7, "so\n")
+    ready.unlink()
+    deaf = client.spawn(["sh", "-c", f"trap '' TERM; >{ready}; while :; do sleep 0.01; done"])
+    assert eventually(ready.exists)
+    client.kill(deaf, 0.001)
+    assert client.returncode(deaf) == -9
 
 
 def test_requests_in_parts(process: subprocess.Popen[bytes], tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ ASK: dict[str, Ask] = {
     "run": run,
     "spawn": spawn,
     "alive": lambda client, arguments: client.alive(arguments["pid"]),
-    "kill": lambda client, arguments: client.kill(arguments["pid"]),
+    "kill": lambda client, arguments: client.kill(arguments["pid"], arguments["grace_ms"] / 1000),
     "describe": lambda client, arguments: client.describe(arguments["pid"]),
     "listening": lambda client, arguments: client.listening(arguments["port"], arguments["protocol"]),
     "put": put,
@@ -169,14 +169,14 @@ def test_every_operation_has_a_transcript() -> None:
 
 def test_another_protocol_names_both() -> None:
     exchange = json.loads((TRANSCRIPTS / "other_protocol.jsonl").read_text())
-    with pytest.raises(AgentError, match=r"the agent speaks protocol 3, the controller protocol 999.*\n.*make"):
+    with pytest.raises(AgentError, match=r"the agent speaks protocol 4, the controller protocol 999.*\n.*make"):
         AgentClient(ScriptedStream({}, hello=exchange["response"]))
 
 
 def test_noise_before_and_after_hello_is_passed_over() -> None:
     lines = (TRANSCRIPTS / "operations.jsonl").read_text().splitlines()
     exchange = next(json.loads(line) for line in lines if '"alive"' in line)
-    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":3}}}'))
+    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":4}}}'))
     client = AgentClient(stream)
     stream.lines = [b"[   12.3] random: crng init done", b'{"id":1,"ok":{}}', b"[ 7 ]", b"12"]
     assert client.alive(101) is True

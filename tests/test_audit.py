@@ -418,7 +418,7 @@ def test_an_answer_that_came_too_late_is_passed_over() -> None:
     answer = b'{"id":%d,"ok":{"data":"%s","end":true}}'
     line = Line(
         lambda _: b"== virtoll-agent ==",
-        lambda _: b'{"id":1,"ok":{"protocol":3}}',
+        lambda _: b'{"id":1,"ok":{"protocol":4}}',
         late,
         lambda _: answer % (2, b"b2xk"),
         lambda _: answer % (3, b"bmV3"),

@@ -224,7 +224,7 @@ impl Agent {
                 user,
             } => exec::spawn(self, &argv, &log, &Setting { env, cwd, user }),
             Op::Alive { pid } => exec::alive(self, pid),
-            Op::Kill { pid } => exec::kill(self, pid),
+            Op::Kill { pid, grace_ms } => exec::kill(self, pid, grace_ms),
             Op::Describe { pid } => describe::describe(pid),
             Op::Listening { port, protocol } => sockets::listening(port, protocol),
             Op::Put {

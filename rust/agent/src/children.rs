@@ -70,6 +70,13 @@ impl Children {
         }
     }
 
+    /// Tell a process started here to end; it may do so in its own way, or not at all.
+    pub fn tell(&self, pid: i32) {
+        if self.code(pid) == Some(None) {
+            signal(pid, libc::SIGTERM);
+        }
+    }
+
     /// Kill every process of the session that `leader` (started here) began, orphans too.
     ///
     /// As long as the leader is not reaped, nobody else can have its number. Afterwards the number may be anybody's:
@@ -129,8 +136,12 @@ fn enter_session(identity: Option<&(u32, u32, Vec<u32>)>) -> io::Result<()> {
 
 /// SIGKILL a process, or a process group when negative, that is not reaped yet. One that is gone is no error.
 fn kill(pid: i32) {
+    signal(pid, libc::SIGKILL);
+}
+
+fn signal(pid: i32, number: libc::c_int) {
     // SAFETY: sends a signal; no memory is involved.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    unsafe { libc::kill(pid, number) };
 }
 
 #[derive(Clone, Copy, PartialEq)]

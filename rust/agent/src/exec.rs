@@ -112,9 +112,15 @@ pub fn alive(agent: &mut Agent, pid: i32) -> Outcome {
     }))
 }
 
-/// Kill a spawned command with its whole session, and reap it.
-pub fn kill(agent: &mut Agent, pid: i32) -> Outcome {
+/// Kill a spawned command with its whole session, and reap it. Where there is a grace it is told first (SIGTERM), and
+/// has so long to end by itself.
+pub fn kill(agent: &mut Agent, pid: i32, grace_ms: u64) -> Outcome {
     known(agent, pid)?;
+    if grace_ms > 0 {
+        agent.children.tell(pid);
+        let most = Duration::from_millis(grace_ms.min(LONGEST_TIMEOUT_MS));
+        await_end(agent, pid, Some(Instant::now() + most))?;
+    }
     end(agent, pid)?;
     done()
 }
@@ -132,8 +138,13 @@ fn known(agent: &Agent, pid: i32) -> Result<Option<i32>, Halt> {
 
 fn end(agent: &mut Agent, pid: i32) -> Result<(), Halt> {
     agent.children.kill_session(pid);
-    while agent.children.code(pid) == Some(None) {
-        agent.wait(&mut [], None)?;
+    await_end(agent, pid, None)
+}
+
+/// Come back when a command has ended and is reaped, or at the deadline.
+fn await_end(agent: &mut Agent, pid: i32, deadline: Option<Instant>) -> Result<(), Halt> {
+    while agent.children.code(pid) == Some(None) && deadline.is_none_or(|at| Instant::now() < at) {
+        agent.wait(&mut [], deadline)?;
     }
     Ok(())
 }

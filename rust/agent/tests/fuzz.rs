@@ -25,7 +25,7 @@ impl Session {
             output,
             id: 1,
         };
-        session.send(br#"{"id":1,"op":{"hello":{"protocol":3}}}"#);
+        session.send(br#"{"id":1,"op":{"hello":{"protocol":4}}}"#);
         session.answer_to(1);
         session
     }
@@ -109,7 +109,7 @@ fn number() -> impl Strategy<Value = Value> {
 fn odd_request() -> impl Strategy<Value = Value> {
     (number(), number(), number(), 0..14).prop_map(|(a, b, c, which)| match which {
         0 => json!({"alive": {"pid": a}}),
-        1 => json!({"kill": {"pid": a}}),
+        1 => json!({"kill": {"pid": a, "grace_ms": b}}),
         2 => json!({"get": {"path": "/etc/hostname", "offset": a}}),
         3 => json!({"burn": {"threads": 0, "duration_ms": a}}),
         4 => json!({"sample_start": {"sources": [{"name": "s", "kind": "stat", "path": "/proc/stat", "only": []}],

@@ -112,7 +112,7 @@ fn a_request_before_hello() {
 fn noise_before_hello_is_passed_over() {
     let mut session = Session::start();
     writeln!(session.input, "[    0.1] kernel: booting\n\x1b[2J{{\"id\":").unwrap();
-    let hello = serde_json::json!({"id": 5, "op": {"hello": {"protocol": 3}}});
+    let hello = serde_json::json!({"id": 5, "op": {"hello": {"protocol": 4}}});
     assert_eq!(session.ask(&hello)["id"], 5);
     session.end();
 }
@@ -122,7 +122,7 @@ fn the_answer_to_hello_follows_the_marker() {
     let mut session = Session::start();
     writeln!(
         session.input,
-        r#"{{"id":1,"op":{{"hello":{{"protocol":3}}}}}}"#
+        r#"{{"id":1,"op":{{"hello":{{"protocol":4}}}}}}"#
     )
     .unwrap();
     assert_eq!(session.line(), "\n");

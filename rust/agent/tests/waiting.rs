@@ -26,7 +26,7 @@ impl Session {
             input: Some(input),
             output,
         };
-        session.send(r#"{"id":1,"op":{"hello":{"protocol":3}}}"#);
+        session.send(r#"{"id":1,"op":{"hello":{"protocol":4}}}"#);
         while !session.line().starts_with(r#"{"id":1,"ok""#) {}
         session
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::base64::Bytes;
 
 /// Both ends must have the same number; any change of a message raises it.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The line before each answer to `hello`: what came earlier on the stream (a kernel's messages) is not ours.
 pub const MARKER: &str = "== virtoll-agent ==";
@@ -65,6 +65,7 @@ pub enum Op {
     },
     Kill {
         pid: i32,
+        grace_ms: u64,
     },
     Describe {
         pid: i32,

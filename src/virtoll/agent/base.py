@@ -186,8 +186,8 @@ class Agent(Protocol):
         """How a spawned command ended: its exit code, or minus the signal that ended it; None while it runs."""
         ...
 
-    def kill(self, pid: int) -> None:
-        """SIGKILL a spawned command and reap it."""
+    def kill(self, pid: int, grace_s: float = 0.0) -> None:
+        """SIGKILL a spawned command and reap it; it is told first (SIGTERM), and has ``grace_s`` to end by itself."""
         ...
 
     def describe(self, pid: int) -> Process:

@@ -28,7 +28,7 @@ from virtoll.agent.base import (
 )
 from virtoll.errors import AgentError
 
-PROTOCOL = 3
+PROTOCOL = 4
 MARKER = b"== virtoll-agent =="
 CHUNK_BYTES = 32 * 1024  # of a file in one message
 MOST_GET_BYTES = 1024**2
@@ -121,9 +121,9 @@ class AgentClient:
         answer = self._ask("alive", {"pid": pid})
         return None if answer.boolean("alive") else answer.integer("returncode")
 
-    def kill(self, pid: int) -> None:
+    def kill(self, pid: int, grace_s: float = 0.0) -> None:
         """See `Agent.kill`; its whole session ends with it."""
-        self._ask("kill", {"pid": pid})
+        self._ask("kill", {"pid": pid, "grace_ms": round(grace_s * 1000)}, grace_s + _PATIENCE_S)
 
     def describe(self, pid: int) -> Process:
         """See `Agent.describe`; what is no UTF-8 is told as \\xNN: a record keeps text."""

@@ -18,6 +18,9 @@ from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 
 DIRECTORY = "/run/virtoll"  # inside: where the logs are
+# To give back what it holds, and report. One that is killed holds its memory while it ends, and is no process any more
+# that the OOM killer could choose: the agent's next page would cost the agent its life.
+_GRACE_S = 5.0
 _FLOOD_GRACE_S = 30.0  # for a flood on the generator's side to write its report
 
 
@@ -114,7 +117,7 @@ class Running:
         agent = self.neighbour.agent
         try:
             stopped_by: StoppedBy = "agent" if agent.alive(self.pid) else "itself"
-            agent.kill(self.pid)  # its whole session; one that has ended is no error
+            agent.kill(self.pid, _GRACE_S)  # its whole session; one that has ended is no error
             result = parse(self.name, agent.get(self.log), lived=stopped_by == "agent")
             return replace(result, stopped_by=stopped_by)
         except Exception as error:  # whatever it is: a thread's error is seen by nobody
