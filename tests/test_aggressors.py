@@ -56,6 +56,7 @@ PATIENCE_S = 600.0
 _HELD = ExitStack()  # until this process ends
 PORT = _HELD.enter_context(own_ports())
 
+
 @pytest.fixture(autouse=True)
 def has_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is."""
