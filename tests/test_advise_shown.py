@@ -430,6 +430,14 @@ def test_an_arm_below_the_least_is_not_shown_to_fit_by_another_run_alone(tmp_pat
     assert "search: it is not shown to meet the objective at anything that was tried" in as_text(advice)
 
 
+def test_of_one_search_in_vain_it_is_told_that_it_was_one(tmp_path: Path) -> None:
+    """11 of 12 deployments may show the contrary."""
+    text = SEARCH.replace("blocks = 6", "blocks = 2").replace("most = 100000", "most = 1000")
+    search = altered(advice_examples.search_of(tmp_path / "search", text), ended_below("docker", 1, 100.0))
+    told = "search: it is not shown to meet the objective at anything that was tried in 1 of 2 deployments"
+    assert told in as_text(of(search))
+
+
 def test_a_native_below_the_least_is_not_shown_to_fit(tmp_path: Path) -> None:
     """Nor is any other arm. It was to be taken, "nothing else is shown to fit"."""
     text = SEARCH.replace("blocks = 6", "blocks = 2").replace("least = 100", "least = 50000")

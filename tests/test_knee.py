@@ -752,6 +752,23 @@ def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
     assert (page.parent / "tables" / "knees.csv").is_file()
 
 
+@pytest.mark.parametrize(("capacity_per_s", "told"), [(10_000.0, True), (100_000 / SHARE, False)], ids=["all", "some"])
+def test_the_figure_of_windows_speaks_of_knees_that_it_shows(tmp_path: Path, capacity_per_s: float, told: bool) -> None:
+    """Of arms of which a search ended at a bound it has no line, and says so; of none it promised all."""
+    experiment = FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.1, capacity_per_s=capacity_per_s)
+    made = run(tmp_path / "run", experiment).path
+    figure, *_ = KneeSection().figures(find(made))
+    assert "Upright lines: the knees" in figure.caption
+    assert ("Knees are left out: native+host (in " in figure.caption) is not told
+    records = [json.loads(line) for line in (made / "trials.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        record["measured"]["knee"] |= {"ended": "below least", "lower": None}
+    (made / "trials.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    figure, *_ = KneeSection().figures(find(made))
+    assert "at their intensities; dashed" in figure.caption
+    assert "Upright" not in figure.caption
+
+
 def test_the_figure_of_windows_says_of_how_many_conditions_they_are(tmp_path: Path) -> None:
     """It has room for four."""
     text = TEXT.replace("blocks = 6", "blocks = 2") + '[factors]\n"limits.vcpus" = [1, 2, 3, 4, 5]\n'

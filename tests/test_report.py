@@ -101,6 +101,18 @@ def test_a_figure_is_the_same_whatever_was_rendered_before(run_directory: Path) 
     assert svg(chart, "a") == svg(chart, "a")
 
 
+def test_a_level_of_none_has_its_place(tmp_path: Path) -> None:
+    """It was on no step of the axis."""
+    factors: dict[str, list[Any]] = {"link.rate_bit_per_s": [None, 10**9], "load.object_bytes": [10_000]}
+    run = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, factors=factors, bulk=False))
+    (drawn,) = (figure for figure in figures(find(run)) if figure.name == "absolute")
+    chart = drawn.draw(WIDE).to_dict()
+    (domain,) = {tuple(layer["encoding"]["x"]["scale"]["domain"]) for layer in chart["layer"]}
+    head, *lines = chart["data"]["values"].splitlines()
+    at = {line.split(",")[head.split(",").index("x")] for line in lines}
+    assert at == set(domain) == {"rate none", "rate 1 Gbit/s"}
+
+
 def test_page_answers_first(page: str, run_directory: Path) -> None:
     body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
     (sentence,) = answer(find(run_directory))

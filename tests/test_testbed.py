@@ -296,6 +296,27 @@ def test_slices_of_several_cases_are_said_to_be_those_of_the_first(tmp_path: Pat
         assert figure.caption.endswith(" Drawn: the first of 2 cases (pids 64).")
 
 
+def test_deployments_of_another_length_are_drawn_at_the_same_times(tmp_path: Path) -> None:
+    """What came a moment after the end made one interval more, and two of one were drawn at half of the other's time."""
+    run = over_time(tmp_path / "run", {})
+    for record in read_run(run).records:
+        if record.measured is None or record.measured.name != "flow":
+            continue
+        count = 400 + record.trial.block  # intervals, of which 400 can be seen: nothing comes in the first half of them
+        start_ns = record.measured.windows[0].start_ns
+        came = [(start_ns + at * 10**8, max(0, at - 200) * 250_000) for at in range(count + 1)]
+        rows = [(t_ns, name, "received_bytes", total) for t_ns, total in came for name in SLICES]
+        (run / "trials" / record.trial.id).mkdir(parents=True)
+        RunDirectory(run).write_parquet(record.trial, "series", packed(samples_table(rows)))
+    (through,) = time_figures(find(run))
+    head, *lines = through.draw(WIDE).to_dict(validate=False)["data"]["values"].splitlines()
+    rows_drawn = [dict(zip(head.split(","), line.split(","), strict=True)) for line in lines]
+    drawn = [(float(row["x"]), float(row["value"])) for row in rows_drawn if row["line"] != "mark"]
+    assert max(x for x, _ in drawn) > 39
+    assert {value for x, value in drawn if x < 19} == {0.0}
+    assert {value for x, value in drawn if x > 21} == {20.0}
+
+
 def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
     run = over_time(tmp_path / "run", {})
     assert time_figures(find(run)) == [], "nothing was kept"

@@ -36,8 +36,8 @@ STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
 class Candidate:
     """An arm, all that is known of it, by the name of the part that measured it. ``under``: the conditions that a toll
     is of; ``lost``: those of which nothing valid is known, or not the headline, though it is of native; ``failed``:
-    that, and in how many trials, its service failed its users. ``in_vain``: the searches and ramps in which it is shown
-    to meet the objective at nothing that was tried.
+    that, and in how many trials, its service failed its users. ``in_vain``: of the searches and ramps in which it is
+    shown to meet the objective at nothing that was tried, in words, what it is not shown.
     """
 
     arm: Arm
@@ -47,7 +47,7 @@ class Candidate:
     under: Mapping[str, frozenset[Condition]] = field(default_factory=dict)
     lost: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
-    in_vain: frozenset[str] = frozenset()
+    in_vain: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def standing(self) -> Standing:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from virtoll.analysis.advice import Candidate, Ranked, ranked
-from virtoll.analysis.carrying import of_searches
+from virtoll.analysis.carrying import Carrying, of_searches
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import OF_SEARCH, Metric
 from virtoll.analysis.objectives import AmbiguousError, Held, held, objective_of
@@ -78,14 +78,26 @@ class Part:
         cells, name = self.findings.matrix.across(arm, condition).values(), self.metric.name
         return bool(cells) + any(name in cell.values or name in cell.censored for cell in cells)
 
-    def is_in_vain(self, arm: Arm) -> bool:
-        """Whether an arm is shown to meet the objective of a search (in some deployment), or of a ramp, at nothing that
-        was tried.
+    def in_vain(self, arm: Arm) -> str:
+        """What an arm "is not shown" to do, where it is shown to meet the objective of a search (in some deployment),
+        or of a ramp, at nothing that was tried; else "".
         """
         if self.met:
-            return self.met.get(arm.label) == set()
+            return _IN_VAIN if self.met.get(arm.label) == set() else ""
         mine = of_searches(self.findings.matrix) if self.findings.is_search else ()
-        return any(each.below is not None or each.at_least == 0 for each in mine if each.arm == arm)
+        return next((words for each in mine if each.arm == arm and (words := _vain(each))), "")
+
+
+_IN_VAIN = "is not shown to meet the objective at anything that was tried"
+
+
+def _vain(searched: Carrying) -> str:
+    if searched.below is not None:
+        is_all = searched.bounded == searched.of
+        return _IN_VAIN if is_all else f"{_IN_VAIN} in {searched.bounded} of {searched.of} deployments"
+    if searched.at_least == 0:
+        return "is not shown to meet the objective in some deployment, where the generator was in the way of the least"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -226,7 +238,7 @@ def _candidate(
     under: dict[str, frozenset[Condition]] = {}
     lost: dict[str, tuple[Condition, ...]] = {}
     failed: dict[str, str] = {}
-    in_vain: set[str] = set()
+    in_vain: dict[str, str] = {}
     for part in parts:
         mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
         if mine is None:
@@ -237,10 +249,10 @@ def _candidate(
             tolls[part.name] = toll
         under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
         failed[part.name] = part.findings.matrix.failed(mine)
-        in_vain |= {part.name} if part.is_in_vain(mine) else set()
+        in_vain |= {part.name: words} if (words := part.in_vain(mine)) else {}
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: _support(arm, need, known) for need in needs}
-    return Candidate(arm, answers, told, tolls, under, lost, failed, frozenset(in_vain))
+    return Candidate(arm, answers, told, tolls, under, lost, failed, in_vain)
 
 
 def _support(arm: Arm, need: str, known: Known) -> Support:

@@ -22,7 +22,6 @@ _HEADS = {
     "open": "Open: nothing speaks against them, and not all is shown",
     "does not fit": "Do not fit",
 }
-_IN_VAIN = "is not shown to meet the objective at anything that was tried"
 
 
 def as_text(advice: Advice) -> str:
@@ -59,7 +58,7 @@ def _of_open(advice: Advice, places: Sequence[Ranked]) -> Iterator[str]:
         yield f"Nothing speaks against {named}: below is what would tell."
     for place in places:
         yield from (f"{place.label} {failed}." for failed in dict.fromkeys(place.candidate.failed.values()) if failed)
-        yield from (f"{place.label} {_IN_VAIN} in {name}." for name in sorted(place.candidate.in_vain))
+        yield from (f"{place.label} {words} in {name}." for name, words in sorted(place.candidate.in_vain.items()))
 
 
 def _of_fitting(advice: Advice, places: Sequence[Ranked]) -> str:
@@ -163,8 +162,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: {title} is not known{at(part, condition)}, and the ratio is of the others"
         if failed := place.candidate.failed.get(part.name):
             yield f"       {part.name}: it {failed}, and what is told is of the others, which are the better ones"
-        if part.name in place.candidate.in_vain:
-            yield f"       {part.name}: it {_IN_VAIN}"
+        if words := place.candidate.in_vain.get(part.name):
+            yield f"       {part.name}: it {words}"
     if not place.candidate.tolls:
         yield "       nothing of it can be compared with native"
     for need, told in place.candidate.needs.items():

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from virtoll.analysis.cdf import curve
-from virtoll.analysis.conditions import Condition, setting_name
+from virtoll.analysis.conditions import Condition, level_label, setting_name
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
@@ -16,7 +16,7 @@ from virtoll.record.model import Arm
 from virtoll.report import comparison, method
 from virtoll.report.drawing import Figure, Row, bounds, curve_rows, shares
 from virtoll.report.findings import Findings
-from virtoll.report.words import join, mid
+from virtoll.report.words import join, left_out, mid
 
 MOST_PANELS = 6
 SMALL = 2
@@ -80,6 +80,7 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
         caption += " The ratios' scale is that of the arms near native."
     if view.remark:
         caption += f" {view.remark}"
+    caption += _undrawn(findings, arms, view)
     name, question = view.name or headline.group, view.question or _question(view.metrics)
     if view.sweep is None:
         return Figure(name, question, caption, comparison.categories(findings, arms, look))
@@ -119,6 +120,26 @@ def _rows(findings: Findings, arms: Sequence[Arm], view: View) -> tuple[list[Row
             if toll is not None and toll.ratio is not None and x is not None:
                 relative.append(estimate_row(arm, label, x, toll.ratio))
     return absolute, relative
+
+
+def _undrawn(findings: Findings, arms: Sequence[Arm], view: View) -> str:
+    """Of what a figure has no mark, in words: cases that have no place on its axis, values of 0 where it has none for
+    them, and arms of which some trials tell no value; "" of nothing.
+    """
+    by_metric: dict[str, list[Condition]] = {}
+    for metric, condition, _ in view.entries:
+        by_metric.setdefault(metric.name, []).append(condition)
+    missing = [left_out(findings, name, conditions) for name, conditions in by_metric.items()]
+    if view.sweep is not None and any((view.sweep, None) in condition.levels for _, condition, _ in view.entries):
+        missing.append(f"Not drawn: {level_label(view.sweep, None)}, which has no place on the axis.")
+    zeros = [
+        f"{arm.label} ({label})"
+        for metric, condition, label in view.entries
+        for arm in arms
+        if (value := findings.matrix.absolute(metric.name, arm, condition)) is not None and value.value <= 0
+    ]
+    missing += [f"Not drawn, for it is 0: {join(zeros)}."] if zeros and not view.zeros else []
+    return "".join(f" {words}" for words in dict.fromkeys(filter(None, missing)))
 
 
 def estimate_row(arm: Arm, panel: str, x: Any, estimate: Estimate) -> Row:

@@ -79,15 +79,17 @@ def _step_marks(settings: dict[str, Any]) -> list[Row]:
 
 def _throughput_rows(findings: Findings, arm: Arm, case: Condition) -> Iterator[Row]:
     """Of each slice, interval by interval: mean, least and most over the deployments."""
-    by_slice: dict[str, list[tuple[Any, Any]]] = {}
+    by_slice: dict[str, list[tuple[Series, float]]] = {}
     for trial in _trials(findings, arm, case):
         warm_up_s = _record(trial).settings["warm_up_ns"] / 1e9
         series = findings.run.samples(trial.record.trial.id, "series")
         for name in SLICES:
             received = series.get((name, "received_bytes"))
             if received is not None and len(received.t_ns) > 1:
-                by_slice.setdefault(name, []).append(_rates(received, warm_up_s))
-    for name, curves in by_slice.items():
+                by_slice.setdefault(name, []).append((received, warm_up_s))
+    for name, found in by_slice.items():
+        every = max(-(-(len(received.t_ns) - 1) // _MOST_POINTS) for received, _ in found)
+        curves = [_rates(received, warm_up_s, every) for received, warm_up_s in found]
         count = min(len(rates) for _, rates in curves)
         times = np.mean([times[:count] for times, _ in curves], axis=0)
         rates = np.stack([rates[:count] for _, rates in curves])
@@ -99,9 +101,8 @@ def _throughput_rows(findings: Findings, arm: Arm, case: Condition) -> Iterator[
             }  # fmt: skip
 
 
-def _rates(received: Series, warm_up_s: float) -> tuple[Any, Any]:
-    """Mbit/s in each interval of a running total, and the interval's middle in seconds after the warm-up."""
-    every = -(-(len(received.t_ns) - 1) // _MOST_POINTS)
+def _rates(received: Series, warm_up_s: float, every: int) -> tuple[Any, Any]:
+    """Mbit/s over each ``every`` intervals of a running total, and their middle in seconds after the warm-up."""
     t_ns, total = received.t_ns[::every], received.value[::every]
     middle_s = ((t_ns[1:] + t_ns[:-1]) / 2 - t_ns[0]) / 1e9 - warm_up_s
     return middle_s, np.diff(total) * 8e3 / np.diff(t_ns)

@@ -51,6 +51,15 @@ def _panels(matrix: Matrix, conditions: Iterable[Condition], apart: str | None) 
     return {condition: condition.label(paths) if paths else "" for condition in conditions}
 
 
+_ALL = "all"
+
+
+def _label(condition: Condition, path: str) -> str:
+    """Where a condition stands on the axis; "none" is a level too."""
+    named = dict(condition.levels)
+    return level_label(path, named[path]) if path in named else _ALL
+
+
 def _by_size(findings: Findings) -> Figure | None:
     matrix, metric = findings.matrix, findings.headline
     arms = [arm for arm in findings.arms if arm.role != "floor"]
@@ -61,8 +70,7 @@ def _by_size(findings: Findings) -> Figure | None:
         for condition in matrix.conditions:
             estimate = matrix.absolute(metric.name, arm, condition)
             if estimate is not None:
-                level = condition.get(path)
-                x = "all" if level is None else level_label(path, level)
+                x = _label(condition, path)
                 rows.append({"arm": arm.label, "x": x, "panel": panels[condition], **bounds(estimate)})
     if not rows:
         return None
@@ -72,7 +80,8 @@ def _by_size(findings: Findings) -> Figure | None:
     if not matrix.varying:
         lines = [{**row, "seen": "outside"} for row in rows]
         return Figure("absolute", "How much is that?", caption, dots(findings, arms, lines, what, log=log))
-    order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
+    shown = {row["x"] for row in rows}
+    order = [x for x in (*(level_label(path, level) for level in matrix.levels(path)), _ALL) if x in shown]
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)

@@ -21,7 +21,7 @@ from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.sections.tolls import same, unsure
 from virtoll.report.tables import Cell, Table
-from virtoll.report.words import NO_NATIVE, drawn_of, join, no_answer, not_measured, with_fewer, worse
+from virtoll.report.words import NO_NATIVE, drawn_of, join, left_out, no_answer, not_measured, with_fewer, worse
 
 
 class KneeSection(Section):
@@ -230,7 +230,8 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
     shown = findings.shown_conditions(4)
     cells = [(arm, condition) for condition in shown for arm in arms]
     rows = [row for arm, condition in cells for row in _rows(findings, arm, condition, objective.metric)]
-    least = min((row["x"] for row in rows if row["what"] == "knee"), default=0.0) / _SHOWN
+    knees = [row["x"] for row in rows if row["what"] == "knee"]
+    least = min(knees, default=0.0) / _SHOWN
     rows = [row for row in rows if row["x"] >= least]
     values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
     if not values:
@@ -241,11 +242,15 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
     for row in rows:
         row["value"] = worst if row["value"] is None else max(extent[0], row["value"])
     draw = _chart(findings, arms, rows, objective, extent, log=log)
+    from_on = f" from a {_IN_WORDS} of the lowest knee on" if knees else ""
+    upright = " Upright lines: the knees, geometric means over blocks." if knees else ""
+    if missing := left_out(findings, KNEE, shown):
+        upright += f" Knees are {missing[0].lower()}{missing[1:]}"
     caption = (
-        f"The windows of all searches, at their intensities from a {_IN_WORDS} of the lowest knee on; dashed: "
+        f"The windows of all searches, at their intensities{from_on}; dashed: "
         f"{objective.text}. Filled marks met the whole objective, rings did not, or tell nothing of the service, for "
         f"the generator was in the way; at the {edge} edge lies what is worse than any value, for it is among the "
-        f"failed, or nobody was served. Upright lines: the knees, geometric means over blocks. "
+        f"failed, or nobody was served.{upright} "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )
     panels = {row["panel"] for row in rows}

@@ -52,15 +52,15 @@ def _distributions(findings: Findings) -> Figure | None:
     rows = [row for c, one in known for row in curve_rows(one, matrix.label(c) or f"all {findings.requests}")]
     least = min(one.n for _, one in known)
     draw = shares(findings, arms, rows, "latency [ms]", f"{findings.requests} answered")
-    loops = " and ".join(findings.loops)
     caption = (
         f"Share of {findings.requests} answered within a time. Lines: mean of the deployments' distributions, each "
-        f"weighing the same; bands: lowest to highest of the deployments (at least {least}). {loops.capitalize()} loop"
+        f"weighing the same; bands: lowest to highest of the deployments (at least {least})."
     )
-    caption += (
-        ": a client that waits for each answer asks less while the service stalls, so long stalls are too rare here."
-        if "closed" in findings.loops
-        else f": latency runs from the intended start of each {findings.request}."
-    )
+    for loop in findings.loops:
+        caption += f" {loop.capitalize()} loop: " + (
+            "a client that waits for each answer asks less while the service stalls, so long stalls are too rare here."
+            if loop == "closed"
+            else f"latency runs from the intended start of each {findings.request}."
+        )
     caption += method.of_requests(findings) + drawn_of(findings, {c for c, _ in known})
     return Figure("latency", f"How long do {findings.requests} wait?", caption, draw)
