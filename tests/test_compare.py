@@ -69,6 +69,16 @@ def test_the_change_is_welchs() -> None:
     assert step.p(-0.02) == pytest.approx(away.pvalue, rel=1e-9)
 
 
+@pytest.mark.parametrize(("few", "many", "spread"), [(2, 10, 1), (2, 10, 2), (3, 10, 2), (4, 10, 2), (2, 3, 1)])
+def test_equal_runs_of_few_blocks_and_many_are_called_different_no_more_often(few: int, many: int, spread: int) -> None:
+    """By Welch's interval 10 % of those of two and ten were, at 5 %, and one table of five."""
+    rng, pairs = np.random.default_rng(few * many * spread), 2000
+    short, long = rng.normal(0, 0.02 * spread, (pairs, few)), rng.normal(0, 0.02, (pairs, many))
+    steps = [Step(summarise(a), summarise(b), (FIXED, FIXED)) for a, b in zip(short, long, strict=True)]
+    assert np.mean([step.p() < 0.05 for step in steps]) <= 0.06
+    assert np.mean([abs(step.mean) <= step.half_width() for step in steps]) >= 0.94
+
+
 def test_golden_words() -> None:
     change = judged(FORMER, LATTER, 0.02)
     assert change.words == "worse by 6 % [3, 8]"

@@ -297,7 +297,7 @@ def test_slices_of_several_cases_are_said_to_be_those_of_the_first(tmp_path: Pat
 
 
 def test_deployments_of_another_length_are_drawn_at_the_same_times(tmp_path: Path) -> None:
-    """What came a moment after the end made one interval more, and two of one were drawn at half of the other's time."""
+    """What came after the end made one interval more, and two of one were averaged with one of the other."""
     run = over_time(tmp_path / "run", {})
     for record in read_run(run).records:
         if record.measured is None or record.measured.name != "flow":

@@ -25,7 +25,7 @@ from virtoll.analysis.estimates import Floats, Summary, over_conditions, summari
 
 MANY = 5  # hosts: with four, an interval by hosts is 3.2 errors to either side, with five 2.8, with three 4.3
 ENOUGH = 4  # blocks of each host: with fewer, Satterthwaite's interval misses up to 8 % of what it says it misses 5 of
-_UNEVEN = 2  # how many times as many blocks one host may have as another, lest an approximation promise too much
+UNEVEN = 2  # how many times as many blocks one host may have as another, lest an approximation promise too much
 _DRAWS, _SEED = 10_000, 20_26  # of the test of no difference: its p is good to 0.002 at 0.05
 _AT_ONCE = 4_000_000  # of hosts' draws: their arrays must not grow with the hosts
 _FEW = 50  # hosts whose draws are kept: 8 MB
@@ -99,7 +99,7 @@ def _hold_twice(hosts: Sequence[str], logs: Floats) -> bool:
 def _freedom(known: Sequence[Summary]) -> float:
     blocks = [summary.n for summary in known]
     below = sum(summary.error**4 / summary.freedom for summary in known)
-    if len(known) < 2 or min(blocks) < ENOUGH or max(blocks) > _UNEVEN * min(blocks) or below == 0:
+    if len(known) < 2 or min(blocks) < ENOUGH or max(blocks) > UNEVEN * min(blocks) or below == 0:
         return min(summary.freedom for summary in known)
     return sum(summary.error**2 for summary in known) ** 2 / below
 
@@ -120,7 +120,7 @@ class Apart:
 def apart(each: Mapping[str, Summary]) -> Apart | None:
     """Of hosts with two blocks or more, and half as many as any other; None where there are not two of them."""
     most = max((summary.n for summary in each.values()), default=0)
-    known = [summary for summary in each.values() if summary.n > 1 and _UNEVEN * summary.n >= most]
+    known = [summary for summary in each.values() if summary.n > 1 and UNEVEN * summary.n >= most]
     if len(known) < 2:
         return None
     means, squares = np.array([s.mean for s in known]), np.array([s.error**2 for s in known])

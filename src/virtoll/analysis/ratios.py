@@ -311,10 +311,10 @@ def summary_under(rule: Rule, logs: Floats, natives: Floats | None = None) -> Su
 
 
 def _noisier(natives: Floats, logs: Floats, pilot: int) -> Floats:
-    """By condition, how many times a log ratio's variance is that of the pilot's, or 1 where it is less: an arm's, and
-    that of the mean of so many ``natives``, deployments that scatter alike.
+    """By condition, how many times a log ratio's variance is that of the pilot's at the most, or 1 where it is less:
+    that of the mean of so many ``natives``, of an arm that scatters little itself.
     """
-    variance = np.where(np.isfinite(logs), 1 + 1 / np.maximum(natives, 1), np.nan)
+    variance = np.where(np.isfinite(logs), 1 / np.maximum(natives, 1), np.nan)
     return np.asarray(np.maximum(1.0, np.nanmean(variance, axis=0) / np.nanmean(variance[:pilot], axis=0)))
 
 
