@@ -15,7 +15,7 @@ from rich.console import Console
 from test_tuning import made
 from virtoll.hosts.tuning import CONGESTION, CPUS, THP
 from virtoll.run import machine, trying
-from virtoll.run.looking import Glance, Seen, between, glance, look
+from virtoll.run.looking import Glance, Seen, between, glance, look, spent_of
 from virtoll.run.machine import Finding, Measured
 from virtoll.run.trying import Clock, Sums, Touch, Wake
 
@@ -252,3 +252,14 @@ def test_every_remedy_names_a_knob_that_there_is(tmp_path: Path) -> None:
         word for one in bad for words in re.findall(r"virtoll tune ([a-z ]+)", one.remedy) for word in words.split()
     }
     assert asked == TUNABLE.keys()
+
+
+def test_what_is_told_of_some_cpus_is_not_told_of_all(tmp_path: Path) -> None:
+    """lxcfs numbers a container's CPUs anew: of 2 to 5 it told 2 and 3, which are others."""
+    (tmp_path / "proc").mkdir()
+    lines = [f"cpu{number} {100 * number} 0 0 900 0 0 0 0 0 0" for number in range(4)]
+    (tmp_path / "proc/stat").write_text("\n".join(["cpu 600 0 0 3600 0 0 0 0 0 0", *lines]) + "\n")
+    assert spent_of({2, 3, 4, 5}, tmp_path) is None
+    found = spent_of({2, 3}, tmp_path)
+    assert found is not None
+    assert found["user"] == pytest.approx(500 / os.sysconf("SC_CLK_TCK"))

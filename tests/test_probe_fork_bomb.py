@@ -76,6 +76,20 @@ def test_the_host_counts_only_where_a_task_of_its_own_is_a_process(each: int, is
     assert (counting._file is not None) == is_seen
 
 
+def test_the_supervisor_is_none_of_the_bombs_processes(tmp_path: Path) -> None:
+    """A guest's bomb counts itself alone: containers were told of one process more."""
+    counting = fork_bomb._Outside(
+        cast("Any", SimpleNamespace(accounting=SimpleNamespace(parts={}), hosts_tasks_each=1))
+    )
+    counting._file = tmp_path / "pids.current"
+    counting._file.write_text("7\n")
+    with counting:
+        counting._file.write_text("72\n")  # a supervisor, and a bomb of 64
+        while (0, 64) not in {(0, count) for _, count in counting.seen}:
+            time.sleep(0.01)
+    assert {count for _, count in counting.seen} <= {0, 64}
+
+
 def test_the_equilibrium_is_that_of_the_second_half() -> None:
     told = [bombed("slice1", growing_to(100)), bombed("slice2", growing_to(300, after_ns=S))]
     values, notes = fork_bomb._values(told, {"host": 0.1, "near 1": 0.3}, 0, 4 * S)

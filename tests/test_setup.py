@@ -43,7 +43,7 @@ STUBS = {
                 echo "$2:"; sed -n "s/^$2 /  $told: /p" "$RELEASE" ;;
             pkgnames) cut -d' ' -f1 "$RELEASE" | grep "^$2" ;;
         esac""",
-    "dpkg-query": '[ ! -e "$INSTALLED" ] || cat "$INSTALLED"',
+    "dpkg-query": '[ ! -e "$INSTALLED" ] || sed "/ /!s/^/installed /" "$INSTALLED"',
     "dpkg": 'echo "dpkg $*" >>"$CALLS"',
     "systemctl": ":",
     "uname": 'echo "${UNAME:-Linux x86_64}"',
@@ -176,6 +176,12 @@ def test_what_somebody_installs_while_it_waits_for_him_starts_now_and_at_boot(ma
     waiting, _, after = machine.calls.partition(" check\n")
     assert "services held" not in waiting
     assert re.match(r"apt-get .* install .*\nservices held\ndpkg -L ours\n", after)
+
+
+def test_what_was_removed_and_comes_again_does_not_start_at_boot(machine: Machine) -> None:
+    """Its settings were left, so that it was taken for installed before."""
+    machine.install(THEIRS="config-files ours")
+    assert "dpkg -L ours\n" in machine.calls
 
 
 def test_only_what_the_release_has_is_asked_for(machine: Machine) -> None:

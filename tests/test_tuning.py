@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -447,6 +448,20 @@ def test_a_process_that_has_only_got_the_number_is_never_killed(
     RESOURCES["process"].remove(host, real.name)
     assert not real.holds()
     RESOURCES["process"].remove(host, real.name)  # what is not there is no error
+
+
+def test_a_number_that_is_a_threads_by_now_is_nothing_to_end(host: LocalHost) -> None:
+    """After a boot, say: there is no descriptor of a thread, so that `virtoll tune`, `untune` and `clean` failed."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        number = thread.native_id
+        assert number is not None
+        RESOURCES["process"].remove(host, Keeper(number, 1, "another", "keeps CPU 0 awake").name)
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("kind", ["process", "setting"])

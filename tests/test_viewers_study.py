@@ -145,17 +145,22 @@ def test_the_estimate_knows_that_viewers_who_pause_join_and_settle_once() -> Non
 
 
 @pytest.mark.parametrize(
-    ("lead_in", "pause", "remedies"),
+    ("lead_in", "settings", "remedies"),
     [
-        ("599 ms", "true", ['lead_in = "600 ms", or [load] pause = false']),
-        ("600 ms", "true", []),
-        ("1 ms", "false", []),
+        ("599 ms", "pause = true", ['lead_in = "600 ms", or [load] pause = false']),
+        ("600 ms", "pause = true", []),
+        ("1 ms", "pause = false", []),
+        ("499 ms", 'part = "50 ms"', ['lead_in = "500 ms", or [load] pause = false']),
+        ("500 ms", 'part = "50 ms"', []),
+        ("150 ms", 'part = "50 ms"\nstartup = "150 ms"', []),
     ],
 )
-def test_who_paused_needs_three_parts_to_go_on(lead_in: str, pause: str, remedies: list[str]) -> None:
-    """Else a slow arm alone goes on within its windows, which takes more requests than to watch."""
+def test_who_paused_has_three_parts_to_go_on_and_what_he_is_to_have_ahead(
+    lead_in: str, settings: str, remedies: list[str]
+) -> None:
+    """Else a slow arm alone goes on within its windows, which takes more requests than to watch; or all do."""
     text = STUDY.replace("SERVICE", "nginx-ll-hls")
-    text = text.replace('name = "viewers"', f'name = "ll-hls-viewers"\npause = {pause}')
+    text = text.replace('name = "viewers"', f'name = "ll-hls-viewers"\n{settings}')
     text = text.replace('delivery = "hls"\n', "").replace("qualities = 3\n", "")
     text = text.replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
     study = read_study(f'{text}\n[rotation]\nlead_in = "{lead_in}"\n', "small.toml", catalogue())

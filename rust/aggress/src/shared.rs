@@ -140,7 +140,7 @@ impl Shared {
 
     /// Say why the aggressor cannot do what it is for. Only the group's first process does.
     pub fn set_reason(&self, why: &str) {
-        for (to, from) in self.page.reason.iter().zip(why.bytes()) {
+        for (to, from) in self.page.reason.iter().zip(why.bytes().chain([0])) {
             to.store(from, Ordering::Relaxed);
         }
     }
@@ -195,6 +195,8 @@ mod tests {
         assert_eq!(shared.reason(), "no room");
         shared.set_reason(&"long ".repeat(1000));
         assert_eq!(shared.reason().len(), REASON_BYTES);
+        shared.set_reason("short");
+        assert_eq!(shared.reason(), "short");
     }
 
     #[test]

@@ -139,6 +139,8 @@ class Keeper:
 
     def end(self) -> None:
         """Kill it and wait until it is dead; never another that has got its number."""
+        if not self.holds():
+            return  # its number may be a thread's by now, of which there is no descriptor
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(self.pid)
             try:

@@ -28,6 +28,9 @@ _WHY = (
 )
 
 
+_HOLD_BACK = 3  # parts behind the live edge, as our playlist says
+
+
 @dataclass(frozen=True)
 class LlHlsViewersSettings(ViewingSettings):
     """Settings of viewers of low-latency HLS. They begin as far behind the live edge as the playlist says, three parts
@@ -40,9 +43,11 @@ class LlHlsViewersSettings(ViewingSettings):
     # What goes out live, all of it after ``clip`` again; times in whole milliseconds. Six segments are listed, which
     # must be three target durations, and those are of whole seconds.
     segment_ns: int = within(2 * 10**9, least=10**9, most=60 * 10**9)
-    part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)  # a proof waits for one
+    # Of the user's own `path` it is to be the server's: who paused go on at all moments of one. A proof waits for one.
+    part_ns: int = within(200_000_000, least=20_000_000, most=10 * 10**9)
     path: str = url_path()  # "/live/index.m3u8": the user's own; "": ours
-    clock: str = ""  # the user's own: where it tells its time (xs:dateTime, to the ms); "": nowhere: no ages are known
+    # The user's own: where it tells its time (xs:dateTime, to the ms); "": nowhere: no ages are known.
+    clock: str = url_path()
     clock_within_ns: int = within(10 * 10**6, least=10**6)  # ages are told where that time is known so well
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
@@ -70,6 +75,15 @@ class LlHlsViewersLoad(ViewingLoad):
         return self.settings.part_ns if self.settings.pause else None
 
     @property
+    def goes_on_within_ns(self) -> int:
+        """Who begins anew has the hold-back of three parts at once, and what he is to have ahead besides as it comes.
+        Three parts go by meanwhile: one over which they go on, one that each waits for, one for what lies further back.
+        """
+        part_ns = self.settings.part_ns
+        more = max(0, -(-self.settings.startup_ns // part_ns) - _HOLD_BACK)
+        return (_HOLD_BACK + more) * part_ns if self.settings.pause else 0
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
         """How well they watched, and how old what they got and saw was."""
         return super().quantities | AGED | _QUANTITIES
@@ -87,7 +101,10 @@ class LlHlsViewersLoad(ViewingLoad):
             problems.append(Problem(what, "[load] paced", "leave it out"))
         if settings.path:
             return problems
-        if 3 * settings.part_ns > settings.buffer_ns:
+        if settings.clock:
+            what = "our own service tells its time where it does"
+            problems.append(Problem(what, "[load] clock", "leave it out, or name a `path` of your own"))
+        if _HOLD_BACK * settings.part_ns > settings.buffer_ns:
             what = "who reads less ahead than three parts, the hold-back, never gets to the live edge"
             problems.append(Problem(what, "[load] part, buffer", "ask for shorter parts, or for a larger buffer"))
         return problems + _problems_of(settings.live)

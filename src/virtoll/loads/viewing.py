@@ -122,6 +122,11 @@ class ViewingLoad(Load):
         return None
 
     @property
+    def goes_on_within_ns(self) -> int:
+        """The least time in which all who paused watch again; 0 where none do."""
+        return 0
+
+    @property
     def unit(self) -> str:
         """A second of media that one viewer watched: their rate is how many are served."""
         return "viewer-second"

@@ -30,6 +30,7 @@ from virtoll.units import format_duration, within
 _INTERVAL_S = 0.05  # between two counts from outside
 _BAND, _BAND_PROCESSES = 0.1, 3.0  # of the equilibrium: nearer than either, a slice has settled
 _LEAST_COUNTS = 3  # that make an equilibrium
+_SUPERVISOR = 1  # process, which is none of the bomb's
 _PATIENCE_S = 30.0  # for an answer when the bombs are over; whoever gives none is killed
 _REPORT_S = 5.0  # of that, for a bomb to report by itself
 _HASTE_S = 2.0  # for an answer where the probe is given up
@@ -226,7 +227,8 @@ def jain(shares: Sequence[float]) -> float:
 
 
 class _Outside:
-    """Counts the processes of an instance from the host, in a thread, for the length of the block.
+    """Counts the processes of a bomb in an instance from the host, in a thread, for the length of the block: those
+    beyond what was there before, less the bomb's supervisor.
 
     Of a virtual machine it sees none: those are its guest's kernel's. So are gVisor's, for each of which the host has
     several tasks.
@@ -253,7 +255,7 @@ class _Outside:
             count = _read(self._file)
             if count is None:
                 return
-            self.seen.append((time.monotonic_ns(), count - self._before))
+            self.seen.append((time.monotonic_ns(), max(0, count - self._before - _SUPERVISOR)))
 
 
 def _read(file: Path | None) -> int | None:
@@ -364,6 +366,6 @@ def _host_agrees(each: _Bombed) -> Check:
         return Check(name=name, passed=None, detail="a guest's processes are its own kernel's: only itself counts them")
     if peak is None:
         return Check(name=name, passed=None, detail=f"{seen} at most; the bomb was killed before it reported")
-    # Outside, its supervisor counts too; and a process that was starved before it counted its child is behind.
+    # A process that was starved before it counted its child is behind.
     fewer = peak - seen
     return Check(name=name, passed=fewer <= max(_BAND * peak, _BAND_PROCESSES), detail=f"{seen}, the bomb {peak}")

@@ -8,6 +8,7 @@ would have all of that machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import together
@@ -54,8 +55,11 @@ def _of_images(asked: Sequence[Treatment]) -> list[Problem]:
 
 
 def _machine(arm: Arm) -> str:
-    """The host that its destination names, whoever logs in; "" where it names none."""
-    return str(arm.settings.get("destination", "")).removeprefix("ssh://").rpartition("@")[2]
+    """The host that its destination names, whoever logs in by whichever port; "" where it names none."""
+    destination = str(arm.settings.get("destination", ""))
+    if destination.startswith("ssh://"):
+        return urlsplit(destination).hostname or ""
+    return destination.rpartition("@")[2].lower()
 
 
 def _of(treatment: Treatment) -> Iterator[Problem]:

@@ -55,14 +55,14 @@ def _cpu(stat: str) -> dict[str, int] | None:
 
 
 def spent_of(cpus: Collection[int], root: Path = Path("/")) -> dict[str, float] | None:
-    """Time of these CPUs so far, in s by kind; None where the machine does not tell."""
+    """Time of these CPUs so far, in s by kind; None where the machine does not tell it of all (lxcfs numbers anew)."""
     tick_s, found = 1 / os.sysconf("SC_CLK_TCK"), dict.fromkeys(_KINDS, 0.0)
     lines = re.findall(r"^cpu(\d+) +(.+)$", _text(root / "proc/stat"), re.MULTILINE)
     ours = [ticks.split() for number, ticks in lines if int(number) in cpus]
     for ticks in ours:
         for kind, count in zip(_KINDS, ticks, strict=False):
             found[kind] += int(count) * tick_s
-    return found if ours else None
+    return found if cpus and len(ours) == len(cpus) else None
 
 
 def _pressures(root: Path) -> Iterable[tuple[str, int]]:

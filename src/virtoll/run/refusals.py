@@ -240,9 +240,11 @@ def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Pr
         problems.append(Problem(what, f"{file}: [service]", 'measure one treatment after another: design = "blocks"'))
     for each in asked:
         load = each.work.load if isinstance(each.work, Driven) else None
-        least_ns = _PARTS_TO_GO_ON * ((load.pauses_over_ns or 0) if isinstance(load, ViewingLoad) else 0)
+        least_ns = load.goes_on_within_ns if isinstance(load, ViewingLoad) else 0
         if each.knee is None and each.rotation is not None and each.rotation.lead_in_ns < least_ns:
-            what = "viewers who paused do not watch again so soon: to go on takes them three parts"
+            what = (
+                "viewers who paused do not watch again so soon: to go on takes them three parts, or what `startup` says"
+            )
             remedy = f'lead_in = "{format_duration(least_ns)}", or [load] pause = false'
             problems.append(Problem(what, f"{file}: [rotation] lead_in", remedy))
     return list(dict.fromkeys(problems))
@@ -254,9 +256,6 @@ def _is_published(work: Driven) -> bool:
     if not isinstance(load, ViewingLoad) or not load.publishes_where or getattr(load.settings, load.own):
         return False
     return bool(getattr(work.service.settings, load.publishes_where, False))
-
-
-_PARTS_TO_GO_ON = 3  # one over which they go on, one that each waits for, one for what lies further back
 
 
 def of_turns(asked: Sequence[Treatment], at_once: int, file: str) -> list[Problem]:
