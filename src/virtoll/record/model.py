@@ -189,7 +189,8 @@ class Plan(_Record):
     trials: list[PlannedTrial]
     estimate_s: float
     rule: StoppingRule | None = None  # None: nothing but its number of blocks ends it
-    extended: tuple[int, ...] = ()  # how many blocks there were each time when it was extended; () in plan.json
+    # How many blocks there were each time when it was extended by somebody who may have seen results; () in plan.json.
+    extended: tuple[int, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
@@ -207,13 +208,16 @@ class Plan(_Record):
 
 
 class Extension(_Record):
-    """Blocks that a run was given after it had begun, whatever it had found by then."""
+    """Blocks that a run was given after it had begun, whatever it had found by then; or, ``by_time``, as a budget that
+    was named before had time for them: nothing that was found had a say in that.
+    """
 
     schema_version: int = SCHEMA
     made_at: str  # ISO 8601, UTC
     blocks: int  # in all, with these
     trials: list[PlannedTrial]  # those that are new
     estimate_s: float  # for these
+    by_time: bool = False
 
 
 class Kept(_Record):

@@ -385,7 +385,7 @@ def extended(plan: Plan, extension: Extension) -> Plan:
             "blocks": extension.blocks,
             "trials": [*plan.trials, *extension.trials],
             "estimate_s": plan.estimate_s + extension.estimate_s,
-            "extended": (*plan.extended, plan.blocks),
+            "extended": plan.extended if extension.by_time else (*plan.extended, plan.blocks),
         }
     )
 

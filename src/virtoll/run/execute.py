@@ -91,10 +91,12 @@ def execute(
     deadline_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     ends: Callable[[], bool] = lambda: False,
+    grows: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Run what is pending; true when all of the plan is done, or its rule has ended it.
 
-    ``ends`` is asked before the first block and after each: whether no other one is to be begun.
+    ``ends`` is asked before the first block and after each: whether no other one is to be begun. ``grows`` when all is
+    done: whether more has been planned.
 
     ``deadline_s`` (of ``clock``): no block is begun that would, at the pace of the trials so far (of earlier sessions
     before any of this one), end after it. A block that was begun is finished, and the rule looks at time alone, never
@@ -104,30 +106,36 @@ def execute(
     guarded = Guarded(reporter)
     seal_killed(directory, guarded)
     directory.begin_sitting()
-    pending = directory.pending()
-    blocks = sorted({trial.block for trial in pending})
     began_s, done = clock(), 0
-    before_s = None if deadline_s is None else _trial_s(directory.records())
+    before_s = None if deadline_s is None else trial_seconds(directory.records())
     if ends():
         return True
-    for block in blocks:
-        now_s, asked = clock(), [trial for trial in pending if trial.block == block]
-        pace_s = (now_s - began_s) / done if done else before_s
-        if deadline_s is not None and pace_s is not None and now_s + pace_s * len(asked) > deadline_s:
-            return False
-        done += len(asked)
-        for turn in in_turn(asked):
-            for trial in turn:
-                guarded.trial_started(trial)
-            guarded.expect_heard()
-            run_turn(directory, experiment, guarded, turn)
-            guarded.expect_heard()
-        if ends():
+    while True:
+        for asked in in_blocks(directory.pending()):
+            now_s = clock()
+            pace_s = (now_s - began_s) / done if done else before_s
+            if deadline_s is not None and pace_s is not None and now_s + pace_s * len(asked) > deadline_s:
+                return False
+            done += len(asked)
+            for turn in in_turn(asked):
+                for trial in turn:
+                    guarded.trial_started(trial)
+                guarded.expect_heard()
+                run_turn(directory, experiment, guarded, turn)
+                guarded.expect_heard()
+            if ends():
+                return True
+        if not grows():
             return True
-    return True
 
 
-def _trial_s(records: Iterable[TrialRecord]) -> float | None:
+def in_blocks(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:
+    """The trials of each block, in the order of blocks and of the plan."""
+    blocks = sorted({trial.block for trial in trials})
+    return [[trial for trial in trials if trial.block == block] for block in blocks]
+
+
+def trial_seconds(records: Iterable[TrialRecord]) -> float | None:
     """What trials took, each its share of its turn, in seconds; None where none tells."""
     turns: dict[tuple[str, int], list[TrialRecord]] = {}
     for record in records:

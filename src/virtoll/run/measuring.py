@@ -23,12 +23,12 @@ from virtoll.run.alone import alone
 from virtoll.run.by_generator import posted
 from virtoll.run.deciding import Looks
 from virtoll.run.elsewhere import announced
-from virtoll.run.execute import execute, exit_code, seal_killed
+from virtoll.run.execute import execute, exit_code, seal_killed, trial_seconds
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.progress import Progress, progress
 from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request, plan_of
-from virtoll.run.rule import first_look
+from virtoll.run.rule import first_look, in_time_left
 from virtoll.run.stage import Stage
 from virtoll.study import document
 
@@ -48,7 +48,7 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
                 images = stage.prepare(arms, told.say)
                 here = environment.of_stage(stage, arms, images, skipped)
                 directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
-                finished, why = _measure(directory, stage, images, told, request)
+                finished, why = _measure(directory, stage, images, told, request, is_new=True)
         return finish(directory, finished, quiet=request.as_json, why=why, how=request.going_on)
 
 
@@ -105,13 +105,25 @@ def _announce(arms: Iterable[Arm], told: Progress) -> None:
 
 
 def _measure(
-    directory: RunDirectory, stage: Stage, images: Images, told: Progress, request: Request
+    directory: RunDirectory, stage: Stage, images: Images, told: Progress, request: Request, *, is_new: bool = False
 ) -> tuple[bool, str]:
     """Run what is pending; whether the plan is done, and why not, where that was no time budget. What is measured then
-    stays so, whatever is left elsewhere.
+    stays so, whatever is left elsewhere. A new run has as many blocks as its budget has time for.
     """
     finished: bool | None = None
     deadline_s = None if request.budget_s is None else time.monotonic() + request.budget_s
+
+    def grows() -> bool:
+        if deadline_s is None or not is_new:  # who goes on with a run may have seen what it found
+            return False
+        left_s = deadline_s - time.monotonic()
+        more = in_time_left(directory.plan, stage.study, left_s, trial_seconds(directory.records()))
+        if more is None:
+            return False
+        directory.extend(more)
+        told.planned(directory.plan, directory.records())
+        return True
+
     with directory.writing():
         told.planned(directory.plan, directory.records())
         for look in directory.looks()[-1:]:
@@ -122,7 +134,7 @@ def _measure(
             return True, ""
         try:
             with stage.lab(images, pending) as experiment:
-                finished = execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+                finished = execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it, grows=grows)
         except ElsewhereError as error:
             if finished is None:
                 raise

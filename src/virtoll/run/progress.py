@@ -86,7 +86,8 @@ class _Tally:
         there = [record for record in sealed if not is_interrupted(record)]
         self._of_turns.subtract(record.trial.turn for record in there)
         self.done = len(there)
-        self.began_s = time.monotonic()
+        if not self.done_here:
+            self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
         self.done += not is_interrupted(record)
