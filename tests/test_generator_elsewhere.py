@@ -278,6 +278,17 @@ class Ip:
         return b"000000aa 00000003 00000000\n000000bb 0000000f 00000000\n"
 
 
+def vlan_of_a_bond(root: Path) -> None:
+    """What /sys tells of eno1, a VLAN upon a bond of two ports; p2 is another's."""
+    for name in ("eno1", "bond0", "p0", "p1", "p2"):
+        (root / name / "queues/rx-0").mkdir(parents=True)
+        (root / name / "queues/rx-0/rps_cpus").write_text("0\n")
+    for above, below in (("eno1", "bond0"), ("bond0", "p0"), ("bond0", "p1")):
+        (root / above / f"lower_{below}").symlink_to(root / below)
+    for name, text in {"ifindex": "4", "address": "a"}.items():
+        (root / "eno1" / name).write_text(f"{text}\n")
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -347,13 +358,7 @@ def test_steering_is_put_back(tmp_path: Path) -> None:
 
 
 def test_what_comes_over_a_vlan_of_a_bond_is_steered_where_it_comes_in(tmp_path: Path) -> None:
-    for name in ("eno1", "bond0", "p0", "p1", "p2"):
-        (tmp_path / name / "queues/rx-0").mkdir(parents=True)
-        (tmp_path / name / "queues/rx-0/rps_cpus").write_text("0\n")
-    for above, below in (("eno1", "bond0"), ("bond0", "p0"), ("bond0", "p1")):
-        (tmp_path / above / f"lower_{below}").symlink_to(tmp_path / below)
-    for name, text in {"ifindex": "4", "address": "a"}.items():
-        (tmp_path / "eno1" / name).write_text(f"{text}\n")
+    vlan_of_a_bond(tmp_path)
     host: Any = Ip(ETHER)
 
     def steered() -> list[str]:
@@ -379,6 +384,33 @@ def test_a_full_ring_is_a_loss() -> None:
         "nic eno1 tx_errors": 0,
         "nic eno1 backlog": 18,
     }
+
+
+def test_what_the_devices_below_a_vlan_lost_is_a_loss(tmp_path: Path) -> None:
+    """A frame comes in there: a full ring's are the port's alone, and what a CPU's queue drops is booked to it."""
+    vlan_of_a_bond(tmp_path)
+
+    def told(name: str, missed: int, dropped: int) -> dict[str, Any]:
+        rx = {"missed_errors": missed, "crc_errors": 0, "dropped": dropped}
+        return {**ETHER, "ifname": name, "stats64": {"rx": rx, "tx": {"dropped": 0, "errors": 0}}}
+
+    def counted(missed: int, dropped: int) -> dict[str, int]:
+        names = ("eno1", "bond0", "p0", "p2")
+        host: Any = Ip(*(told(name, 0, 0) for name in names), told("p1", missed, dropped))
+        return losses.of_nic(host, "eno1", tmp_path)
+
+    before, after = counted(0, 0), counted(3, 7)
+    assert losses.lost(before, {**after, "nic eno1 backlog": before["nic eno1 backlog"] + 5}) == {
+        "nic p1 rx_missed_errors": 3,
+        "nic eno1 backlog": 5,
+    }
+    assert not [place for place in before if "p2" in place]
+
+
+def test_a_device_that_is_gone_is_told() -> None:
+    host: Any = Ip(ETHER)
+    with pytest.raises(HostError, match="there is no network device eno7 any more"):
+        losses.of_nic(host, "eno7")
 
 
 @pytest.mark.parametrize(
@@ -890,7 +922,7 @@ def test_no_time_is_no_clock(said: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"eth0\x1b[2J": 1}, {"eth0": 10**400}, {f"eth{n}": 0 for n in range(101)}, {"e" * 65: 0}]
+    "said", [{"eth0\x1b[2J": 1}, {"eth0": 10**400}, {f"eth{n}": 0 for n in range(1001)}, {"e" * 65: 0}]
 )
 def test_no_counters_are_no_losses(said: Any) -> None:
     with pytest.raises(TrialError, match="cannot be read"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from virtoll.errors import HostError
+from virtoll.hosts import devices
 from virtoll.hosts.base import Confinement, Host
 from virtoll.lab.base import Lab
 
@@ -16,7 +17,7 @@ _DEVICE_COLUMNS = {"rx_errors": 2, "rx_dropped": 3, "tx_errors": 10, "tx_dropped
 _OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
 # Of a machine's own network device: what a full ring, a bad cable, or its queue lost.
-_NICS = {"rx": ("missed_errors", "crc_errors", "dropped"), "tx": ("dropped", "errors")}
+_NICS = {"rx": ("missed_errors", "crc_errors"), "tx": ("dropped", "errors")}
 # What it received and dropped may be what nobody asked for (other protocols' frames), which is no loss, or what was
 # steered to a CPU whose queue was full: as many as those of all CPUs lost meanwhile, at the most.
 _DROPPED, _BACKLOG = "rx_dropped", "backlog"
@@ -52,16 +53,24 @@ def of_namespace(host: Host, netns: str, *, upon: str = "") -> dict[str, int]:
     return {name: count for name, count in found.items() if name != f"{upon} rx_dropped"}
 
 
-def of_nic(host: Host, nic: str) -> dict[str, int]:
-    """The same of one of the machine's own devices: "nic eno1 rx_missed_errors". It may be an eth0, as a lab's are."""
-    (told,) = json.loads(host.run(["ip", "-j", "-s", "-s", "link", "show", "dev", nic]).text)
-    counts = told.get("stats64", {})
+def of_nic(host: Host, nic: str, root: Path = devices.CLASS) -> dict[str, int]:
+    """The same of one of the machine's own devices and of all below it, where a VLAN's or a bond's frames come in: "nic
+    eno1 rx_missed_errors". It may be an eth0, as a lab's are. What was dropped on the way in is of all of them ("nic
+    eno1.10 rx_dropped"), as the CPUs' queues are of the whole machine. HostError where there is no such device.
+    """
+    every = devices.every(host)
+    if nic not in every:
+        raise HostError(f"there is no network device {nic} any more", where=host.where)
+    names = {nic, *(path.name for path in devices.and_below(every[nic], root))}
+    counts = {name: every.get(name, {}).get("stats64", {}) for name in sorted(names)}
     found = {
-        f"nic {nic} {way}_{name}": int(counts[way][name])
-        for way, names in _NICS.items()
-        for name in names
-        if name in counts.get(way, {})
+        f"nic {name} {way}_{key}": int(told[way][key])
+        for name, told in counts.items()
+        for way, keys in _NICS.items()
+        for key in keys
+        if key in told.get(way, {})
     }
+    found[f"nic {nic} {_DROPPED}"] = sum(int(told.get("rx", {}).get("dropped", 0)) for told in counts.values())
     queues = host.read(_SOFTNET).decode("ascii").splitlines()
     return {**found, f"nic {nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
-import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from virtoll.errors import HostError, Problem
+from virtoll.hosts import devices
 from virtoll.hosts.base import Host
 from virtoll.hosts.changes import Setting, chosen
 from virtoll.hosts.ledger import Ledger
 from virtoll.networks.macvlan import MacvlanNetwork
 from virtoll.post.orders import Nic
 
-_CLASS = Path("/sys/class/net")
 _OPTION = "--nic HERE,THERE"
 # What a device does in place of the kernel, or the kernel for many packets at once: linux/ethtool.h has the commands
 # that ask for one each, linux/sockios.h the request that brings them.
@@ -34,18 +32,13 @@ _FLAGS, _LRO = 0x25, 1 << 15  # ETHTOOL_GFLAGS, ETH_FLAG_LRO
 LRO = "lro"
 
 
-def devices(host: Host) -> dict[str, dict[str, Any]]:
-    """All of the network namespace that we are in, by name, as iproute2 tells them. (/sys may be another's.)"""
-    return {each["ifname"]: each for each in json.loads(host.run(["ip", "-j", "link", "show"]).text or "[]")}
-
-
-def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
+def nic(host: Host, name: str, root: Path = devices.CLASS) -> Nic:
     """The device as a run records it. HostError where there is none."""
-    found = devices(host).get(name)
+    found = devices.every(host).get(name)
     if found is None:
         raise HostError(f"there is no network device {name}", where=_OPTION, remedy="`ip link` names them")
-    told = _told_of(found, root)
-    driver, speed = (None, None) if told is None else (told / "device/driver", _word(told / "speed"))
+    told = devices.told_of(found, root)
+    driver, speed = (None, None) if told is None else (told / "device/driver", devices.word(told / "speed"))
     return Nic(
         name=name,
         driver=driver.resolve().name if driver is not None and driver.exists() else None,
@@ -58,7 +51,7 @@ def nic(host: Host, name: str, root: Path = _CLASS) -> Nic:
 
 def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
     """What keeps a lab from standing upon a device; ``whose``: the machine, in words."""
-    every, where = devices(host), f"{whose} {name}"
+    every, where = devices.every(host), f"{whose} {name}"
     if (found := every.get(name)) is None:
         known = ", ".join(sorted(each for each in every if each != "lo")) or "none"
         return [Problem(f"there is no such network device; there are: {known}", where, f"name one of them: {_OPTION}")]
@@ -75,16 +68,15 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
 
 
 @contextmanager
-def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = _CLASS) -> Iterator[None]:
+def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = devices.CLASS) -> Iterator[None]:
     """Have what comes over a device worked on by these CPUs, for the length of the block, as the lab's own links do:
     each side pays for what it receives. Of a VLAN, a bond or a team the devices below it are told, too: that is where a
     packet comes in, and it is steered there or not at all. Nothing is changed where the kernel cannot (built
     without RPS, or a /sys that nobody may write to).
     """
-    found = devices(ledger.host).get(name)
-    told = None if found is None else _told_of(found, root)
+    found = devices.every(ledger.host).get(name)
     with ExitStack() as stack:
-        for queue in [] if told is None else _queues(told):
+        for queue in [] if found is None else _queues(devices.and_below(found, root)):
             if not os.access(queue, os.W_OK) or (before := chosen(queue)) is None:
                 continue
             if (after := mask_like(before, cpus)) == before:
@@ -113,12 +105,9 @@ def _ethtool(asker: socket.socket, name: str, command: int) -> int:
     return found
 
 
-def _queues(device: Path) -> list[Path]:
-    """Of a device, and of all below it, each once."""
-    every = {device.resolve()}
-    while more := {lower.resolve() for each in every for lower in each.glob("lower_*")} - every:
-        every |= more
-    return sorted(queue for each in every for queue in (each / "queues").glob("rx-*/rps_cpus"))
+def _queues(told: Iterable[Path]) -> list[Path]:
+    """Where what comes over these devices is steered."""
+    return sorted(queue for each in told for queue in (each / "queues").glob("rx-*/rps_cpus"))
 
 
 def mask_like(mask: str, cpus: frozenset[int]) -> str:
@@ -128,17 +117,3 @@ def mask_like(mask: str, cpus: frozenset[int]) -> str:
         found.append(f"{bits & ((1 << 4 * width) - 1):0{width}x}")
         bits >>= 4 * width
     return ",".join(reversed(found))
-
-
-def _told_of(device: Mapping[str, Any], root: Path) -> Path | None:
-    """What /sys tells of a device; None where that is another namespace's, which may have one of the same name."""
-    path = root / str(device["ifname"])
-    own = _word(path / "ifindex"), _word(path / "address")
-    return path if own == (str(device["ifindex"]), device.get("address")) else None
-
-
-def _word(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None

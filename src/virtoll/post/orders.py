@@ -71,8 +71,8 @@ class Order(BaseModel):
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Histogram = Annotated[list[tuple[Count, Count, Count]], Field(max_length=_MOST_BUCKETS)]
 Line = Annotated[str, Field(max_length=_MOST_TOLD)]
-# The answer to *losses*: what was counted of its devices, by name ("eth0 rx_dropped").
-Losses = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@ -]{1,64}$")], Count], Field(max_length=100)]
+# The answer to *losses*: what was counted of its devices, by name ("eth0 rx_dropped"); a bond may have many ports.
+Losses = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@ -]{1,64}$")], Count], Field(max_length=1000)]
 
 
 class Nic(BaseModel):

@@ -1,0 +1,45 @@
+"""Network devices of a machine's own, and those that they stand upon: a VLAN's one, a bond's ports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from virtoll.hosts.base import Host
+
+CLASS = Path("/sys/class/net")
+
+
+def every(host: Host) -> dict[str, dict[str, Any]]:
+    """All of the network namespace that we are in, by name, with their counters, as iproute2 tells them. (/sys may be
+    another's.)
+    """
+    return {
+        each["ifname"]: each for each in json.loads(host.run(["ip", "-j", "-s", "-s", "link", "show"]).text or "[]")
+    }
+
+
+def told_of(device: Mapping[str, Any], root: Path = CLASS) -> Path | None:
+    """What /sys tells of a device; None where that is another namespace's, which may have one of the same name."""
+    path = root / str(device["ifname"])
+    own = word(path / "ifindex"), word(path / "address")
+    return path if own == (str(device["ifindex"]), device.get("address")) else None
+
+
+def and_below(device: Mapping[str, Any], root: Path = CLASS) -> list[Path]:
+    """What /sys tells of a device and of all below it, each once; [] as of `told_of`."""
+    path = told_of(device, root)
+    found = set() if path is None else {path.resolve()}
+    while more := {lower.resolve() for each in found for lower in each.glob("lower_*")} - found:
+        found |= more
+    return sorted(found)
+
+
+def word(path: Path) -> str | None:
+    """What a file of /sys says; None where it says nothing."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
