@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -263,15 +263,15 @@ ETHER = {"ifindex": 4, "ifname": "eno1", "flags": ["UP", "LOWER_UP"], "mtu": 900
 
 
 class Ip:
-    """A machine whose `ip` says this."""
+    """A machine whose `ip` says this, and whose `tc` that."""
 
     where = "played"
 
-    def __init__(self, *devices: dict[str, Any]) -> None:
-        self._said = json.dumps(devices).encode()
+    def __init__(self, *devices: dict[str, Any], queues: Sequence[dict[str, Any]] = ()) -> None:
+        self._said = {"ip": json.dumps(devices).encode(), "tc": json.dumps(queues).encode()}
 
     def run(self, argv: Any, **_: Any) -> Completed:
-        return Completed(tuple(argv), 0, self._said, b"")
+        return Completed(tuple(argv), 0, self._said.get(argv[0], b""), b"")
 
     def read(self, path: Path) -> bytes:
         assert path == Path("/proc/net/softnet_stat")
@@ -405,6 +405,28 @@ def test_what_the_devices_below_a_vlan_lost_is_a_loss(tmp_path: Path) -> None:
         "nic eno1 backlog": 5,
     }
     assert not [place for place in before if "p2" in place]
+
+
+def test_what_a_devices_own_queue_drops_is_a_loss(tmp_path: Path) -> None:
+    """No counter of the device has it (as seen of a pfifo in an htb), and the root's has what its children dropped."""
+    vlan_of_a_bond(tmp_path)
+
+    def counted(drops: int) -> dict[str, int]:
+        roots = [{"kind": "noqueue", "dev": "eno1", "root": True, "drops": 0}]
+        roots += [{"kind": "mq", "dev": name, "root": True, "drops": drops} for name in ("p1", "p2")]
+        child = {"kind": "fq_codel", "dev": "p1", "parent": ":1", "drops": drops}
+        host: Any = Ip(ETHER, queues=[*roots, child])
+        return losses.of_nic(host, "eno1", tmp_path)
+
+    assert losses.lost(counted(2), counted(6)) == {"nic p1 queue_dropped": 4}
+
+
+def test_a_machine_without_tc_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each trial would fail there, as nobody tells what was lost."""
+    monkeypatch.setattr(nics, "find", lambda _program: None)
+    host: Any = Ip(ETHER)
+    problem, *_ = nics.problems_of(host, "eno1", "the generator's")
+    assert problem.what.startswith("tc is not installed")
 
 
 def test_a_device_that_is_gone_is_told() -> None:

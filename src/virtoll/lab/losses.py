@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,8 @@ _SCRIPT = "cat /proc/net/dev; [ ! -e /proc/net/stat/nf_conntrack ] || cat /proc/
 _DEVICE_COLUMNS = {"rx_errors": 2, "rx_dropped": 3, "tx_errors": 10, "tx_dropped": 11}
 _OUR_DEVICES = re.compile(r"eth0|gen\d+|org0")
 _TRACKING_COLUMNS = ("insert_failed", "drop", "early_drop")
-# Of a machine's own network device: what a full ring, a bad cable, or its queue lost.
+# Of a machine's own network device: what a full ring, a bad cable, or the device on the way out lost. What its queueing
+# discipline dropped is in none of them.
 _NICS = {"rx": ("missed_errors", "crc_errors"), "tx": ("dropped", "errors")}
 # What it received and dropped may be what nobody asked for (other protocols' frames), which is no loss, or what was
 # steered to a CPU whose queue was full: as many as those of all CPUs lost meanwhile, at the most.
@@ -70,9 +72,16 @@ def of_nic(host: Host, nic: str, root: Path = devices.CLASS) -> dict[str, int]:
         for key in keys
         if key in told.get(way, {})
     }
+    found.update({f"nic {name} queue_dropped": count for name, count in _queues(host).items() if name in names})
     found[f"nic {nic} {_DROPPED}"] = sum(int(told.get("rx", {}).get("dropped", 0)) for told in counts.values())
     queues = host.read(_SOFTNET).decode("ascii").splitlines()
     return {**found, f"nic {nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
+
+
+def _queues(host: Host) -> dict[str, int]:
+    """What the queueing discipline of each device dropped. What those below a root dropped is in its own count."""
+    told = json.loads(host.run(["tc", "-s", "-j", "qdisc", "show"]).text or "[]")
+    return {each["dev"]: int(each.get("drops", 0)) for each in told if each.get("root")}
 
 
 def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from virtoll.hosts import devices
 from virtoll.hosts.base import Host
 from virtoll.hosts.changes import Setting, chosen
 from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.programs import find
 from virtoll.networks.macvlan import MacvlanNetwork
 from virtoll.post.orders import Nic
 
@@ -64,7 +65,9 @@ def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
         return [Problem("it is down", where, f"ip link set {name} up")]
     if "LOWER_UP" not in flags:
         return [Problem("it has no link: its cable is out, or the other end is down", where, "see both ends")]
-    return [replace(problem, where=where) for problem in MacvlanNetwork().check(host, "veth")]
+    counter = Problem("tc is not installed, which tells what its queue drops", where, "install iproute2's tc")
+    missing = [counter] if find("tc") is None else []
+    return [*missing, *(replace(problem, where=where) for problem in MacvlanNetwork().check(host, "veth"))]
 
 
 @contextmanager
