@@ -309,7 +309,23 @@ def test_what_no_lab_can_stand_upon(changes: dict[str, Any], what: str) -> None:
 
 def test_what_a_device_does_for_the_kernel_is_recorded() -> None:
     assert {"gso", "gro", "sg", "tso"} <= set(nics._offloads("lo"))
-    assert "lro" not in nics._offloads("lo")
+
+
+def test_large_receive_offload_is_that_of_the_device_below_a_vlan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The VLAN's own flags do not have it, and the kernel ends it below all the same."""
+    vlan_of_a_bond(tmp_path)
+    flags = {"p0": nics._LRO, "p1": nics._LRO | 1, "p2": nics._LRO, "eno1": 1}
+    monkeypatch.setattr(
+        nics, "_ethtool", lambda _asker, name, command: flags.get(name, 0) if command == nics._FLAGS else 0
+    )
+    host: Any = Ip(ETHER)
+    assert nics.with_lro(host, "eno1", tmp_path) == ["p0", "p1"]
+    assert nics.nic(host, "eno1", tmp_path).offloads == ["lro"]
+    flags.clear()
+    assert nics.with_lro(host, "eno1", tmp_path) == []
+    assert nics.nic(host, "eno1", tmp_path).offloads == []
 
 
 def test_a_device_as_it_is_recorded(tmp_path: Path) -> None:
@@ -757,14 +773,17 @@ def test_what_the_kernel_ends_on_our_device_is_told_and_keeps_no_run_from_going_
     plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, said = [], list[str]()
-    for on in (["gro", "lro"], ["gro"]):  # before the first run, and before it goes on
+    for on, ports in ((["gro", "lro"], ["p0", "p1"]), (["gro"], [])):  # before the first run, and before it goes on
         nic = post_double.NIC.model_copy(update={"offloads": on})
+        monkeypatch.setattr(nics, "with_lro", lambda _host, _name, ports=ports: ports)
         monkeypatch.setattr(nics, "nic", lambda _host, name, nic=nic, **_: nic.model_copy(update={"name": name}))
         with posted(asking(), study_of(), said.append) as post:
             assert post is not None
             recorded.append(post.told_in(fake_environment()).comparable[ELSEWHERE]["nic here"])
     assert recorded[0] == recorded[1]
-    assert [line for line in said if "ethtool -K eth6 lro on" in line] == said[2:3]
+    told = [line.partition(":")[0] for line in said if "lro on" in line]
+    assert told == ["p0", "p1"], "eth6 is a VLAN's, or a bond's"
+    assert "ethtool -K p1 lro on" in said[3]
 
 
 def test_the_image_of_a_loads_own_programs_is_made_there(plays: Any) -> None:

@@ -8,10 +8,11 @@ import hashlib
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts import devices
@@ -46,8 +47,14 @@ def nic(host: Host, name: str, root: Path = devices.CLASS) -> Nic:
         speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
         mtu=int(found["mtu"]),
         identity=hashlib.sha256(str(found.get("address")).encode()).hexdigest()[:8],
-        offloads=_offloads(name),
+        offloads=sorted([*_offloads(name), *([LRO] if _with_lro(found, root) else [])]),
     )
+
+
+def with_lro(host: Host, name: str, root: Path = devices.CLASS) -> list[str]:
+    """Of a device and all below it those whose large receive offload is on: the kernel ends it of all of them."""
+    found = devices.every(host).get(name)
+    return [] if found is None else _with_lro(found, root)
 
 
 def problems_of(host: Host, name: str, whose: str) -> list[Problem]:
@@ -93,8 +100,14 @@ def steered(ledger: Ledger, name: str, cpus: frozenset[int], root: Path = device
 def _offloads(name: str) -> list[str]:
     """Those that are on, as ethtool(8) calls them; none, where the device does not tell."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        found = [each for each, command in _OFFLOADS.items() if _ethtool(asker, name, command)]
-        return sorted([*found, *([LRO] if _ethtool(asker, name, _FLAGS) & _LRO else [])])
+        return [each for each, command in _OFFLOADS.items() if _ethtool(asker, name, command)]
+
+
+def _with_lro(device: Mapping[str, Any], root: Path) -> list[str]:
+    """A VLAN's own flags say nothing of what has received its frames."""
+    names = sorted({str(device["ifname"]), *(path.name for path in devices.and_below(device, root))})
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        return [name for name in names if _ethtool(asker, name, _FLAGS) & _LRO]
 
 
 def _ethtool(asker: socket.socket, name: str, command: int) -> int:

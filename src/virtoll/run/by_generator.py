@@ -168,13 +168,13 @@ def posted(request: Request, study: Study, say: Callable[[str], None]) -> Iterat
         line.begin()
         channel = SshChannel(line, f"the generator's machine, {name}")
         standing = _looked(channel, study, there)
-        nic, clock = nics.nic(LocalHost(), here), _clock(channel)
+        nic, clock, with_lro = nics.nic(LocalHost(), here), _clock(channel), nics.with_lro(LocalHost(), here)
         ours = nic.model_copy(update={"offloads": [each for each in nic.offloads if each != nics.LRO]})
         found = Posted(channel, destination, ours, standing, clock, pushed.digest)
         _expect_alike(found)
         say(_told(found))
-        if nics.LRO in nic.offloads:
-            say(f"{here}: the kernel ends its large receive offload, for good: ethtool -K {here} lro on puts it back")
+        for each in with_lro:
+            say(f"{each}: the kernel ends its large receive offload, for good: ethtool -K {each} lro on puts it back")
         expect_linked(found)
         try:
             yield replace(found, image=_image(channel, study, name, say))
