@@ -42,7 +42,8 @@ from virtoll.post import clocks, nics, orders, sessions
 from virtoll.post.clocks import Reading
 from virtoll.post.looks import Looks, used_ns
 from virtoll.post.orders import Order, Told, load_of, offer_of, part_of
-from virtoll.post.sessions import CLOCK, CLOCK_SHARE, OWN, Far, FarClient, FarSession
+from virtoll.post.sessions import CLOCK, CLOCK_SHARE, LINK, OWN, Far, FarClient, FarSession
+from virtoll.post.wires import Wires
 from virtoll.record.model import ELSEWHERE, Drain, Events, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.record.told import generator_options
@@ -58,6 +59,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial.notes import Course, Notes
 
+NO_WIRES = Wires(())
 SERVER = "ssh://root@double.lan:2222"
 EXPECT_LINKED = by_generator.expect_linked
 
@@ -120,7 +122,15 @@ def test_a_full_disk_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, error: 
 
 
 WINDOW = {"start_ns": 5, "duration_ns": 10, "work": 1.0}
-TOLD = {"instrument": "x", "window": WINDOW, "histogram": [[1, 2, 3]], "lateness": None, "has_log": False, "use": None}
+TOLD = {
+    "instrument": "x",
+    "window": WINDOW,
+    "histogram": [[1, 2, 3]],
+    "lateness": None,
+    "has_log": False,
+    "use": None,
+    "carried": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -538,7 +548,7 @@ def _server() -> Iterator[MisbehavingServer]:
 
 def client_in(directory: Path, post: Direct, **books: Path) -> Any:
     (directory / "here").mkdir()
-    client = Far(post, "ab12", 1, frozenset(os.sched_getaffinity(0))).client(directory / "here", books)
+    client = Far(post, "ab12", 1, frozenset(os.sched_getaffinity(0)), NO_WIRES).client(directory / "here", books)
     assert isinstance(client, FarClient)
     return client
 
@@ -568,7 +578,8 @@ def test_a_window_there_is_told_as_one_here(post: Direct, server: MisbehavingSer
     assert first.bulk.log.stat().st_size % 26 == 0
     assert second.bulk.log is None, "of several windows nobody reads the single requests"
     assert first.window.events["request"].completed <= sum(count for _, _, count in first.bulk.histogram or ())
-    assert set(checks) == {CLOCK, OWN}
+    assert set(checks) == {CLOCK, OWN, LINK}
+    assert checks[LINK] == (None, "no device here tells a wire's speed")
     assert len(facts["clock"]) == 2
     assert all(abs(each["ahead_ns"]) <= each["within_ns"] for each in facts["clock"]), "it is the same clock"
 
@@ -609,7 +620,11 @@ def test_a_start_is_by_our_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     far: Any = channel
     readings = iter([Reading(1_000, ahead_ns, 5), Reading(9_000, ahead_ns, 11)])
     monkeypatch.setattr(FarSession, "_clock", lambda _session: next(readings))
-    with Far(far, "ab12", 1, frozenset()).client(tmp_path, {}).opened(HttpLoad(), Http("198.18.1.1", 80)) as session:
+    with (
+        Far(far, "ab12", 1, frozenset(), NO_WIRES)
+        .client(tmp_path, {})
+        .opened(HttpLoad(), Http("198.18.1.1", 80)) as session
+    ):
         measurement = session.measure(start_ns=5_000)
         checks = {name: passed for name, passed, _ in session.proofs()}
         clock = session.facts[ELSEWHERE]["clock"]
@@ -618,7 +633,7 @@ def test_a_start_is_by_our_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert measurement.window.start_ns == 5_000
     assert measurement.bulk.log is not None
     assert measurement.bulk.log.read_bytes() == b"1234"
-    assert checks == {CLOCK: False, OWN: None}, "11 ns are more than a hundredth of a window of 1 us"
+    assert checks == {CLOCK: False, OWN: None, LINK: None}, "11 ns are more than a hundredth of a window of 1 us"
     assert clock == [{"ahead_ns": ahead_ns, "within_ns": 11}]
 
 
@@ -685,7 +700,7 @@ def test_who_looks_whether_it_answers_stands_there(post: Direct, server: Misbeha
     client = client_in(tmp_path, post)
     assert client.get(server.offer, "/ok").length_bytes == 1000
     assert client.exchange(server.offer, b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n", 15) == b"HTTP/1.1 200 OK"
-    assert Far(post, "ab12", 1, frozenset()).losses() == {"eth0 rx_dropped": 3}
+    assert Far(post, "ab12", 1, frozenset(), NO_WIRES).losses() == {"eth0 rx_dropped": 3}
     with pytest.raises(TrialError, match="nothing is run there but loads"):
         client.host.run(["true"])
     with pytest.raises(TrialError, match="no answer: "):
@@ -719,7 +734,7 @@ def test_a_lab_that_is_not_undone_there_is_in_nobodys_way(post: Direct) -> None:
 
 
 def _far(post: Direct, wire: Order) -> Any:
-    return sessions.far(post, wire, 1, frozenset())
+    return sessions.far(post, wire, 1, frozenset(), NO_WIRES)
 
 
 def test_a_generators_failure_is_the_trials(post: Direct, server: MisbehavingServer, tmp_path: Path) -> None:
@@ -967,7 +982,7 @@ def test_no_time_is_no_clock(said: Any) -> None:
 )
 def test_no_counters_are_no_losses(said: Any) -> None:
     with pytest.raises(TrialError, match="cannot be read"):
-        Far(Saying(said), "ab12", 1, frozenset()).losses()
+        Far(Saying(said), "ab12", 1, frozenset(), NO_WIRES).losses()
 
 
 @pytest.mark.parametrize("address", ["", "1.2.3.4\0", "--help", "fe80::1%eth0 x"])

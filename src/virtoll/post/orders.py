@@ -116,6 +116,17 @@ class Use(BaseModel):
     stolen_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class Carried(BaseModel):
+    """What one of the machine's wires carried while it measured, with what is around each frame."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: Line
+    speed_mbit_per_s: Annotated[int, Field(gt=0, lt=2**31)] | None  # None: the kernel does not tell
+    received_bytes: Count
+    sent_bytes: Count
+
+
 class Told(BaseModel):
     """The answer to *measure*; the log, where it comes along, is the raw bytes."""
 
@@ -127,6 +138,7 @@ class Told(BaseModel):
     lateness: _Histogram | None
     has_log: bool
     use: Use | None  # None: /proc/stat could not be read
+    carried: Annotated[list[Carried], Field(max_length=100)]  # by each wire; []: it has none that is known
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -138,7 +150,7 @@ class Told(BaseModel):
         return self
 
     @classmethod
-    def of(cls, measurement: Measurement, use: Use | None, *, has_log: bool) -> Told:
+    def of(cls, measurement: Measurement, use: Use | None, carried: list[Carried], *, has_log: bool) -> Told:
         """What a load measured."""
         bulk = measurement.bulk
         return cls(
@@ -148,6 +160,7 @@ class Told(BaseModel):
             lateness=bulk.lateness,
             has_log=has_log,
             use=use,
+            carried=carried,
         )
 
 

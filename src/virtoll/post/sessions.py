@@ -19,12 +19,14 @@ from virtoll.offers import Http, Offer
 from virtoll.post import clocks
 from virtoll.post.looks import Looks
 from virtoll.post.orders import Count, Losses, Order, Reply, Told, Use, part_of
+from virtoll.post.wires import Stretch, Wires, carried, headroom
 from virtoll.record.model import ELSEWHERE
 from virtoll.units import format_duration
 
 CLOCK_SHARE = 0.01  # of a window: what its times may be off by, for the monitor's are by another clock
 OTHERS_SHARE = 0.1  # of the CPU time of the generator's machine: what others may have, or a hypervisor take
 CLOCK, OWN = "the generator's clock was known", "the generator's machine was its own"
+LINK = "the link to the generator had headroom"
 
 
 class Channel(Protocol):
@@ -52,12 +54,13 @@ class _Nobody:
 @dataclass(frozen=True, kw_only=True)
 class FarClient(Client):
     """A client in ``lab`` of the other machine's. Its ``books`` are of this machine, and looked at here: on ``beside``,
-    the CPUs that are not the instance's.
+    the CPUs that are not the instance's. So are the ``wires`` of this machine's end of the link.
     """
 
     channel: Channel
     lab: str
     beside: frozenset[int]
+    wires: Wires
 
     @classmethod
     def at(cls, channel: Channel, lab: str, cpus: int, **fields: Any) -> FarClient:
@@ -101,6 +104,7 @@ class FarSession(Session):
     _number: int = field(init=False)  # of it there
     _windows: list[clocks.Moved] = field(default_factory=list)
     _uses: list[Use | None] = field(default_factory=list)
+    _stretches: list[Stretch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         order = Order(
@@ -156,18 +160,25 @@ class FarSession(Session):
         words = {"intensity": intensity, "duration_ns": duration_ns, "start_ns": theirs_ns}
         is_logged = not self._windows  # of several windows nobody keeps them (`tables_of`)
         with Looks(self.client.books, self.client.beside) as looks:
+            first = self.client.wires.look()
             reply = self._ask("measure", is_logged=is_logged, **words)
+            last = self.client.wires.look()
         told: Told = reply.read(Told)
         moved = clocks.moved(told.window, before, self._clock())
         self._windows.append(moved)
         self._uses.append(told.use)
+        self._stretches.append(Stretch(moved.window, carried(first, last), told.carried))
         window = moved.window.model_copy(update={"booked": looks.booked(moved.window)})
         log = self._kept(reply.raw) if told.has_log else None
         return Measurement(told.instrument, window, Bulk(told.histogram, told.lateness, log))
 
     def proofs(self) -> Sequence[tuple[str, bool | None, str]]:
-        """That its clock was known well enough in each window, and that its machine was nobody else's."""
-        return [] if not self._windows else [self._clock_proof(), self._own_proof()]
+        """That its clock was known well enough in each window, that its machine was nobody else's, and that it was not
+        the link that was measured.
+        """
+        if not self._windows:
+            return []
+        return [self._clock_proof(), self._own_proof(), (LINK, *headroom(self._stretches))]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -222,10 +233,11 @@ class Far:
     lab: str
     cpus: int
     beside: frozenset[int]
+    wires: Wires
 
     def client(self, directory: Path, books: Mapping[str, Path]) -> Client:
         """See `FarGenerator.client`."""
-        fields = {"directory": directory, "books": books, "beside": self.beside}
+        fields = {"directory": directory, "books": books, "beside": self.beside, "wires": self.wires}
         return FarClient.at(self.channel, self.lab, self.cpus, **fields)
 
     def losses(self) -> dict[str, int]:
@@ -235,11 +247,11 @@ class Far:
 
 
 @contextmanager
-def far(channel: Channel, wire: Order, cpus: int, beside: frozenset[int]) -> Iterator[Far]:
+def far(channel: Channel, wire: Order, cpus: int, beside: frozenset[int], ours: Wires) -> Iterator[Far]:
     """The generator's side of a lab, wired there for the length of the block. ElsewhereError as of `_unwire`."""
     try:
         channel.ask(wire)
-        yield Far(channel, wire.lab, cpus, beside)
+        yield Far(channel, wire.lab, cpus, beside, ours)
     finally:
         _unwire(channel, wire.lab)
 

@@ -26,6 +26,7 @@ from virtoll.plain import printable
 from virtoll.post import clocks, nics
 from virtoll.post.orders import MOST_ANSWER_BYTES, Count, Nic, Order, Part, Reply, Standing, part_of, unpacked
 from virtoll.post.sessions import Channel, far
+from virtoll.post.wires import Wires
 from virtoll.record.model import ELSEWHERE, Environment
 from virtoll.run import frames
 from virtoll.run.apart import OPTION
@@ -138,10 +139,10 @@ class Posted:
     @contextmanager
     def stood(self, lab: Lab, uplink: Uplink) -> Iterator[Lab]:
         """The lab, with its generator's side wired there for the length of the block. HostError where it cannot be."""
-        order = Order(kind="wire", lab=lab.run_tag, uplink=uplink)
+        order, ours = Order(kind="wire", lab=lab.run_tag, uplink=uplink), Wires.of(LocalHost(), uplink.nic)
         with ExitStack() as stack:
             try:
-                side = stack.enter_context(far(self.channel, order, self.standing.cpus, lab.generator.cpus))
+                side = stack.enter_context(far(self.channel, order, self.standing.cpus, lab.generator.cpus, ours))
             except TrialError as error:
                 raise HostError(error.problem.what, where=error.problem.where, remedy=error.problem.remedy) from None
             yield replace(lab, far=side)

@@ -35,6 +35,7 @@ from virtoll.loads.base import Session
 from virtoll.offers import Http
 from virtoll.post import nics
 from virtoll.post.orders import Nic, Order, Standing, Told, Use, load_of, offer_of, packed, refused
+from virtoll.post.wires import Wires, carried
 from virtoll.run import environment
 from virtoll.run.alone import alone
 from virtoll.run.looking import spent_of
@@ -50,6 +51,7 @@ class _Lab:
     """The generator's side of one lab, and the sessions that are open in it."""
 
     stand: Stand
+    wires: Wires  # that its eth0 is upon
     stack: ExitStack  # gives it up
     sessions: dict[int, tuple[Session, ExitStack]] = field(default_factory=dict)
     directories: dict[int, Path] = field(default_factory=dict)  # of the sessions
@@ -145,7 +147,7 @@ class Post:
             cpus = frozenset(os.sched_getaffinity(0))
             stand = stack.enter_context(stood(self._host, self._ledger, order.uplink, cpus))
             stand.expect_reached(sys.executable)
-            lab = _Lab(stand, stack.pop_all())
+            lab = _Lab(stand, Wires.of(self._host, order.uplink.far_nic), stack.pop_all())
         self._labs[order.lab] = lab
         self._stack.push(lab.stack)
 
@@ -213,7 +215,7 @@ class Post:
             stack.close()
             return None, _said(lab.directories.pop(order.session))
         if order.kind == "measure":
-            return _measured(lab.stand, session, order)
+            return _measured(lab, session, order)
         asked: dict[str, Callable[[], Any]] = {
             "warm_up": lambda: session.warm_up(order.duration_ns),
             "lead_in": lambda: session.lead_in(order.duration_ns or 0),
@@ -249,18 +251,18 @@ def _said(directory: Path) -> bytes:
     return path.read_bytes()[-_MOST_SAID_BYTES:] if path.exists() else b""
 
 
-def _measured(stand: Stand, session: Session, order: Order) -> _Answer:
-    """A window, and what others had of the CPUs meanwhile."""
-    before = _Used.now(stand)
+def _measured(lab: _Lab, session: Session, order: Order) -> _Answer:
+    """A window, and what others had of the CPUs meanwhile, and passed the wires."""
+    before, first = _Used.now(lab.stand), lab.wires.look()
     measurement = session.measure(intensity=order.intensity, duration_ns=order.duration_ns, start_ns=order.start_ns)
-    after = _Used.now(stand)
+    last, after = lab.wires.look(), _Used.now(lab.stand)
     use = None if before is None or after is None else before.until(after)
     log, raw = measurement.bulk.log, b""
     if log is not None:
         raw = log.read_bytes() if order.is_logged else b""
         log.unlink(missing_ok=True)
     has_log = log is not None and order.is_logged
-    return Told.of(measurement, use, has_log=has_log).model_dump(mode="json"), raw
+    return Told.of(measurement, use, carried(first, last), has_log=has_log).model_dump(mode="json"), raw
 
 
 @dataclass(frozen=True)
