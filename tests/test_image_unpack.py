@@ -24,6 +24,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import bounds, oci, rootfs, tree, unpack
 from virtoll.images.base import Image
 from virtoll.images.config import ImageConfig
+from virtoll.images.forms import tar_stream
 from virtoll.images.source import Source
 
 pytestmark = [
@@ -272,6 +273,27 @@ def test_attributes_that_steer_an_overlay_are_left_out(tmp_path: Path) -> None:
     image = build(files, "dir")
     assert os.listxattr(image.rootfs / "x") == ["user.mine"]
     assert any("trusted.overlay.redirect of /x" in line for line in rootfs.manifest(image)["left_out"])
+
+
+def test_the_label_of_selinux_is_nobodys_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file has one where it is in force, and root may not remove it."""
+    files = write_directory(tmp_path / "files", {"x": b"1"})
+    without = tree.digest(files, "here")
+    os.setxattr(files / "x", "user.mine", b"1")
+    own = tree.digest(files, "here")
+    os.setxattr(files / "x", "security.selinux", b"system_u:object_r:default_t:s0\0")
+    assert tree.digest(files, "here") == own != without
+
+    def refuse(_path: Path, name: str, *, follow_symlinks: bool) -> None:
+        raise PermissionError(13, "Permission denied", f"{name} {follow_symlinks}")
+
+    monkeypatch.setattr(os, "removexattr", refuse)
+    image = build(files, "dir")
+    assert rootfs.manifest(image)["left_out"] == []
+    with tar_stream(LocalHost(), image) as stream:
+        packed = stream.read()
+    assert b"SCHILY.xattr.user.mine" in packed
+    assert b"selinux" not in packed
 
 
 # --- a stranger's ------------------------------------------------------------------------------------------------

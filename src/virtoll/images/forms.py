@@ -11,6 +11,9 @@ from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.local import end_session
 from virtoll.images.base import Image
+from virtoll.images.tree import LABEL
+
+ATTRIBUTES = ("--xattrs", "--xattrs-include=*", f"--xattrs-exclude={LABEL}")  # what tar is told of them
 
 
 @contextmanager
@@ -21,8 +24,7 @@ def tar_stream(host: Host, image: Image) -> Iterator[IO[bytes]]:
         "--create",
         "--sort=name",
         "--numeric-owner",
-        "--xattrs",
-        "--xattrs-include=*",
+        *ATTRIBUTES,
         f"--directory={image.rootfs}",
         ".",
     ]

@@ -18,6 +18,7 @@ from virtoll.hosts.base import Host
 from virtoll.images import inside
 from virtoll.images.base import Image
 from virtoll.images.cached import cached, remove
+from virtoll.images.forms import ATTRIBUTES
 
 DISK_LIMIT = "enforced: limits.disk are free on the container's volume ({kind}, as Proxmox makes it)"
 
@@ -45,7 +46,7 @@ def template(host: Host, image: Image, scripts: Mapping[str, str], progress: Cal
         remove(beside)
         try:
             _lay_out(beside, scripts)
-            options = ["--sort=name", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--anchored"]
+            options = ["--sort=name", "--numeric-owner", *ATTRIBUTES, "--anchored"]
             left_out = [f"--exclude=.{place}" for place in (*scripts, f"{_OURS}/{_UNUSED}")]
             command = ["tar", "--create", f"--file={partial}", *options, *left_out, f"--directory={image.rootfs}", "."]
             host.run(command, timeout_s=900)

@@ -23,6 +23,9 @@ from virtoll.images.config import ImageConfig
 
 FILES = {"etc/hostname": "instance\n", "etc/hosts": "127.0.0.1 localhost instance\n", "etc/resolv.conf": ""}
 RESERVED = "virtoll"  # the directory of virtoll's own files, in the root of every image
+# Where SELinux is in force it is this machine's, on every file, and may not be removed (EACCES). No image has it: it is
+# neither in a digest nor in a tar.
+LABEL = "security.selinux"
 
 _MADE = ("dev", "proc", "sys")  # whatever the image holds there, no platform shows it
 _NODES = {
@@ -137,7 +140,7 @@ def _without_the_unfit(rootfs: Path, where: str) -> list[str]:
                 remedy="remove it from the image: devices are in /dev, which every platform makes itself",
             )
         for name in _attributes(path):
-            if not _is_kept(name):
+            if name != LABEL and not _is_kept(name):
                 os.removexattr(path, name, follow_symlinks=False)
                 left_out.append(f"the attribute {name} of {shown}: not every platform keeps it")
     return left_out
