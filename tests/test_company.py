@@ -20,7 +20,7 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
-from virtoll.offers import Http, Port
+from virtoll.offers import Http, HttpObject, Port
 from virtoll.record.model import HEADROOM_FOR_ALL, Arm, Events, Measured, PlannedTrial, Window
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour
@@ -84,7 +84,15 @@ class SessionDouble(Session):
         return Measurement("double 1", self.told)
 
 
-def work_of(name: str, session: Session, log: list[str], loop: str = "open", wrong: str | TrialError = "") -> Driven:
+def work_of(
+    name: str,
+    session: Session,
+    log: list[str],
+    loop: str = "open",
+    wrong: str | TrialError = "",
+    *,
+    content: HttpObject | None = None,
+) -> Driven:
     """A service and its load that note what is done with them."""
 
     def verify(*_: Any) -> list[Problem]:
@@ -110,7 +118,7 @@ def work_of(name: str, session: Session, log: list[str], loop: str = "open", wro
         log.append(f"{name} load closed")
 
     load = SimpleNamespace(
-        content=None,
+        content=content,
         loop=loop,
         session=opened,
         settings=SimpleNamespace(time_limit_ns=SECOND_NS),
@@ -386,7 +394,9 @@ class DeployerDouble:
     ) -> Iterator[Any]:
         assert (trial.arm, limits, ports) == (ARM, Limits(vcpus=1), (Port(80),))
         self.log.append(f"{name} in slot {slot}")
-        yield instance_of(name)
+        instance = instance_of(name)
+        instance.agent.sync = lambda path: self.log.append(f"{name} synced {path}")
+        yield instance
         self.log.append(f"{name} ended")
 
     def client(self, name: str) -> Any:
@@ -409,7 +419,7 @@ def test_each_is_deployed_like_the_measured_one_and_ends_with_the_trial(
     deployer = DeployerDouble()
     works = {
         "one": work_of("nginx", SessionDouble(), deployer.log),
-        "two": work_of("vlc", SessionDouble(), deployer.log, wrong="it says nothing"),
+        "two": work_of("vlc", SessionDouble(), deployer.log, wrong="it says nothing", content=HttpObject(7)),
     }
     with company(cast(Any, deployer), TRIAL, treatment(works), notes) as others:
         deployer.log.append("measured")
@@ -422,7 +432,8 @@ def test_each_is_deployed_like_the_measured_one_and_ends_with_the_trial(
         "nginx ready",
         "nginx load opened",
         f"b01-t0001-beside2 in slot {SLOTS - 2}",
-        "vlc holds []",
+        f"vlc holds {[HttpObject(7)]}",
+        "b01-t0001-beside2 synced /",
         "vlc ready",
         "vlc load opened",
         "measured",

@@ -163,7 +163,7 @@ class Stage:
         assert ports == (Port(80),)
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
-        agent = SimpleNamespace(tail=self._tail, returncode=self.process)
+        agent = SimpleNamespace(tail=self._tail, returncode=self.process, sync=lambda path: self.said(f"sync {path}"))
         services = {"double": 7} if self.process else {}
         return SimpleNamespace(
             limits=limits,
@@ -782,7 +782,7 @@ def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(
 # -- a trial from its begin to its end --------------------------------------------------------------------
 
 
-BEFORE = ["shaped", "instance b01-t0001", "hold", "start", "session", "verify"]
+BEFORE = ["shaped", "instance b01-t0001", "hold", "sync /", "start", "session", "verify"]
 AFTER = ["log kept", "instance b01-t0001 ended", "shaped ended"]
 # What its agent is asked before and after, it answers while no hogs compete with it for its CPUs.
 WINDOW = ["clock read", "2 hogs", "warm-up", "watched inside too", "begun", "load", "2 hogs ended", "collected"]
@@ -878,7 +878,7 @@ def test_a_victim_serves_its_neighbours_one_after_the_other(monkeypatch: pytest.
     another = "another b01-t0001-1"  # of which nothing is left when the arm is measured
     proof = [another, "limits", f"{another} ended"]
     each = ["session", "verify", "neighbour", *WINDOW, "neighbour ended", "verify", "session ended"]
-    assert stage.log == [*BEFORE[:4], *proof, *each, *each, *each, *AFTER]
+    assert stage.log == [*BEFORE[:5], *proof, *each, *each, *each, *AFTER]
     assert stage.audited == ["start"]
     assert [notes.outcome for notes in trials] == ["answered"] * 3
     assert not any(broken(notes) for notes in trials)

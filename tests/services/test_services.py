@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,15 @@ import pytest
 from virtoll.agent import Agent
 from virtoll.errors import AgentError, TrialError
 from virtoll.fakes import FAKE_IMAGE
+from virtoll.images.base import Images
+from virtoll.lab.base import Lab
 from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
 from virtoll.offers import Dns, Http, HttpObject, Offer, Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects, unbound
 from virtoll.services.apache import Apache
-from virtoll.services.base import Service, Visitor, services
+from virtoll.services.base import Service, Visitor, hold_on_disk, services
 from virtoll.services.nginx import Nginx, NginxSettings
 from virtoll.services.nginx_ll_hls import NginxLlHls, NginxLlHlsSettings
 from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
@@ -28,6 +31,8 @@ from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.services.unbound import ZONE, Unbound, UnboundSettings
 from virtoll.study.limits import Limits
+from virtoll.trial import deployer
+from virtoll.trial.deployer import Deployer
 
 GOLDEN = Path(__file__).parent / "golden"
 ORIGIN = Http("198.18.2.2", 8080)
@@ -42,6 +47,7 @@ class ScriptedAgent:
     log: bytes = b""
     room_bytes: int = 10**9
     filled: dict[str, int] = field(default_factory=dict)
+    synced: list[tuple[str, int]] = field(default_factory=list)  # paths, and how many files were filled by then
     files: dict[str, bytes] = field(default_factory=dict)
     spawned: list[list[str]] = field(default_factory=list)
     listens: set[int] = field(default_factory=set)
@@ -56,6 +62,9 @@ class ScriptedAgent:
         if length_bytes > self.room_bytes:
             raise AgentError("fill: cannot write: No space left on device", where=path)
         self.filled[path] = length_bytes
+
+    def sync(self, path: str) -> None:
+        self.synced.append((path, len(self.filled)))
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.files[path] = data
@@ -147,6 +156,20 @@ def test_objects_lie_where_urls_say() -> None:
     agent = ScriptedAgent()
     Nginx().hold(instance(agent), [HttpObject(1000), HttpObject(10), HttpObject(1000)])
     assert agent.filled == {"/srv/virtoll/o/1000": 1000, "/srv/virtoll/o/10": 10}
+
+
+def test_what_is_held_is_on_the_disk_before_anybody_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The origin's, too: its files are written back by a disk that all share."""
+    agent = ScriptedAgent()
+    hold_on_disk(Nginx(), instance(agent), iter([HttpObject(10)]))
+    assert agent.synced == [("/", 1)]
+    hold_on_disk(Nginx(), instance(agent), [])
+    assert agent.synced == [("/", 1)], "nothing was written, and another's disk may be busy"
+    monkeypatch.setattr(deployer, "_deployed", lambda *_, **__: nullcontext(instance(agent)))
+    lab = SimpleNamespace(origin=None, at=lambda _site: SimpleNamespace(sut=SimpleNamespace(cpus={0})))
+    here = Deployer(cast(Lab, lab), cast(Images, SimpleNamespace(origin=FAKE_IMAGE)), ExitStack())
+    with here.origin(Nginx(), [HttpObject(10), HttpObject(20)]):
+        assert agent.synced == [("/", 1), ("/", 2)]
 
 
 LENGTH = 1000

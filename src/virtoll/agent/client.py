@@ -37,6 +37,7 @@ MOST_TOLD_BYTES = 1024**2  # of a command's output (each on stdout and stderr), 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
 _SLOWEST_BYTES_PER_S = 2e6  # an emulated guest writes to its disk some ten times as fast
 _WHOLE_S = 4 * _PATIENCE_S  # for what comes in many answers, all together
+_SYNC_S = 600.0  # for a fifth of a machine's memory (vm.dirty_ratio), which a slow disk is yet to have
 _COUNTED = {"cpus", "cpus_online", "memory_bytes"}  # of the facts: what a report computes with
 _MOST_ERRNO = 4095  # Linux, include/linux/err.h
 MOST_COUNTERS = 6  # of one source
@@ -179,7 +180,7 @@ class AgentClient:
 
     def sync(self, path: str) -> None:
         """See `Agent.sync`."""
-        self._ask("sync", {"path": path}, _WHOLE_S)
+        self._ask("sync", {"path": path}, _SYNC_S)
 
     def burn(self, threads: int, duration_ms: int) -> dict[str, int]:
         """See `Agent.burn`."""

@@ -111,6 +111,17 @@ class Service(Part):
         """
 
 
+def hold_on_disk(service: Service, instance: Instance, contents: Iterable[Content]) -> None:
+    """`Service.hold`, and what it wrote is on the instance's disk: what its kernel wrote back later, tens of seconds
+    after, it would write while somebody is measured, on a guest's quota, and on nobody's for a container. AgentError
+    where the disk does not take it.
+    """
+    contents = list(contents)
+    service.hold(instance, contents)
+    if contents:
+        instance.agent.sync("/")
+
+
 def services() -> dict[str, type[Service]]:
     """All services by name."""
     return implementations("virtoll.services", Service)

@@ -23,6 +23,7 @@ from virtoll.offers import Offer
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.record.model import BESIDE_IT, HEADROOM_FOR_ALL, BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
+from virtoll.services.base import hold_on_disk
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import end_instance
@@ -171,7 +172,7 @@ def _served(called: str, work: Driven, instance: Instance, client: Client, notes
     """Its service runs and answers as a client expects, and its load is open; what it said is kept with the trial."""
     service, content = work.service, work.load.content
     try:
-        service.hold(instance, [] if content is None else [content])
+        hold_on_disk(service, instance, [] if content is None else [content])
         offer = service.start(instance, None)
         service.await_ready(instance, offer, client)
         with _of(called, notes) as told:

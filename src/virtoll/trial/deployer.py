@@ -25,7 +25,7 @@ from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
 from virtoll.record.model import CONFIGURATION, Arm, PlannedTrial
-from virtoll.services.base import Service
+from virtoll.services.base import Service, hold_on_disk
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 
@@ -159,7 +159,7 @@ class Deployer:
         image = self.images.origin or self.images.instance
         limits = Limits(vcpus=len(lab.sut.cpus), memory_bytes=_ORIGIN_MEMORY_BYTES)
         with _deployed(lab, ORIGIN, Native(), image, network="host", limits=limits, ports=server.ports) as instance:
-            server.hold(instance, contents)
+            hold_on_disk(server, instance, contents)
             yield server.start(instance, None)
 
     def _steer(self, limits: Limits) -> None:

@@ -34,6 +34,7 @@ from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import OTHERS_IDLE, OWN_IDLE, YARDSTICK, Audit, Check, Measured, Outcome, PlannedTrial
 from virtoll.record.tables import samples_table
 from virtoll.services import daemon
+from virtoll.services.base import hold_on_disk
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.company import company
@@ -232,7 +233,7 @@ class LabExperiment:
 
         with notes.phase("start"):
             stack.callback(keep_log)
-            work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
+            hold_on_disk(work.service, instance, [work.load.content] if work.load.content is not None else [])
             offer = work.service.start(instance, self.origin)
             work.service.await_ready(instance, offer, self.deployer.client(trial.id, of=instance))
             proofs.of_files(notes, work.service.digests, self.known.files)
