@@ -17,6 +17,13 @@ from virtoll.loads.rtsp_viewers import RtspViewersLoad, RtspViewersSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
+from virtoll.services.apache import Apache
+from virtoll.services.nginx import Nginx
+from virtoll.services.nginx_ll_hls import NginxLlHls
+from virtoll.services.nginx_rtmp import NginxRtmp
+from virtoll.services.redis import RedisServer
+from virtoll.services.squid import Squid
+from virtoll.services.unbound import Unbound, UnboundSettings
 from virtoll.study.file import read_study
 
 STUDY = """\
@@ -108,18 +115,21 @@ def test_a_viewer_over_udp_has_sockets_for_media_and_reports_too(monkeypatch: py
         assert problem.what.startswith(f"400 viewers take {count} open files")
 
 
+def refused_of(text: str) -> list[Problem]:
+    try:
+        Stage(read_study(text, "crowd.toml", catalogue()), LocalHost()).offered("crowd.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_search_up_to_more_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr(Nginx, "open_files", 0)
 
     def refused(knee: str) -> list[str]:
-        try:
-            Stage(read_study(STUDY.replace("MORE", knee), "crowd.toml", catalogue()), LocalHost()).offered(
-                "crowd.toml", tries=False
-            )
-        except StudyError as error:
-            return [f"{problem.where}: {problem.what}" for problem in error.problems]
-        return []
+        return [f"{problem.where}: {problem.what}" for problem in refused_of(STUDY.replace("MORE", knee))]
 
     assert refused(KNEE.replace("MOST", "916")) == []
     (told,) = refused(KNEE.replace("MOST", "2000"))
@@ -128,3 +138,40 @@ def test_a_search_up_to_more_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert refused(unsaid) == [], "it ends at what there may be"
     (told,) = refused(unsaid.replace("least = 10", "least = 2000"))
     assert told.startswith("crowd.toml: [knee] least: 2,000 viewers take 2,084 open files")
+
+
+def test_a_service_that_gives_itself_more_than_the_hard_limit_is_refused(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On native Linux and in guests nginx has them, in containers the soft limit, and that was told as their knee."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    study = STUDY.replace("MORE", "viewers = 10")
+
+    def refused(connections: int) -> list[Problem]:
+        return refused_of(study.replace('"nginx"', f'"nginx"\nconnections = {connections}'))
+
+    assert refused(250) == []
+    assert refused(251) == [
+        Problem(
+            "nginx gives itself 502 open files, and the hard limit is 500: in containers it has fewer",
+            "crowd.toml: [service] connections",
+            "let virtoll begin there with `ulimit -Hn 502` (over ssh: in /etc/security/limits.conf), or write a "
+            "smaller connections",
+        )
+    ]
+    (problem,) = refused(501)
+    assert "with `sysctl fs.nr_open=1002` and `ulimit -Hn 1002`" in problem.remedy
+    may_raise(machine, is_allowed=False)
+    assert len(refused(251)) == 1, "whoever may not raise it has no more on native Linux, and the soft limit at that"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert refused(501) == [], "who measures nothing is not refused for his own limit"
+
+
+@pytest.mark.usefixtures("machine")
+def test_all_that_raise_their_own_limit_say_to_how_many() -> None:
+    """What they write in their configuration, or what their authors do."""
+    of_nginx = (Nginx(), NginxRtmp(), NginxLlHls())
+    assert all(f"worker_rlimit_nofile {each.open_files};" in each.configuration() for each in of_nginx)
+    assert [each.open_files for each in (*of_nginx, Squid(), RedisServer())] == [8192, 8192, 8192, 4096, 10_032]
+    assert Unbound(UnboundSettings(tcp_users=2000, threads=4)).open_files == 4 * 2032 + 16
+    assert Apache().open_files == 0

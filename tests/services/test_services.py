@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -252,6 +253,18 @@ def test_a_load_that_asks_for_no_object_needs_none(service: Service, offer: Http
     service.hold(instance(agent), [])
     assert service.verify(offer, Visitor(), None) == []
     assert asked == ["/"]
+
+
+def test_unbound_may_open_as_many_files_as_the_hard_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would raise its soft limit to what it counts, and end where it may not ("too much tcp. not enough fds")."""
+    agent = ScriptedAgent()
+    monkeypatch.setattr(agent, "listening", lambda *_: bool(agent.spawned))
+    agent.dies = 0
+    Unbound().start(instance(agent), None)
+    (argv,) = agent.spawned
+    before = argv[: argv.index("unbound")]
+    limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 128; exec "$@"', "sh", *before, "sh", "-c", "ulimit -Sn"]
+    assert subprocess.run(limited, check=True, capture_output=True).stdout == b"128\n"
 
 
 def test_unbound_lets_as_many_users_in_over_tcp_as_are_measured() -> None:

@@ -21,9 +21,7 @@ def most_open_files() -> tuple[int, bool]:
 
     Root of a user namespace of its own has the capability there, and the kernel asks for that of the first.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    nr_open = int(_NR_OPEN.read_text())
-    hard = nr_open if hard == resource.RLIM_INFINITY else hard
+    hard, nr_open = _hard(), int(_NR_OPEN.read_text())
     effective = next((line for line in _STATUS.read_text().splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     is_capable = bool(int(effective.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
     may_raise = is_capable and _USERS.read_text().split() == _ALL_USERS
@@ -51,6 +49,27 @@ def too_many(who: str, number: int, each: int, where: str) -> list[Problem]:
     raised = f"`sysctl fs.nr_open={needed}`" if is_of_kernel else f"let virtoll begin with `ulimit -Hn {needed}`"
     what = f"{number:,} {who} take {needed:,} open files, and the generator may have {most:,} ({limit})"
     return [Problem(what, where, f"{raised}, or let there be {(most - own) // each:,} {who} at the most")]
+
+
+def beyond_hard(service: str, needed: int, where: str, fewer: str) -> list[Problem]:
+    """What is said where a ``service`` gives itself a limit of ``needed`` open files that is beyond the hard one, which
+    instances have from virtoll: on native Linux and in guests it may (CAP_SYS_RESOURCE), and in containers it is left
+    with fewer, down to the soft one. ``fewer``: what settings keep it below.
+
+    The hard limit is that of whoever deploys, on the machine under test. Nothing is said to who is not root.
+    """
+    if os.geteuid() != 0 or needed <= (hard := _hard()):
+        return []
+    what = f"{service} gives itself {needed:,} open files, and the hard limit is {hard:,}: in containers it has fewer"
+    allowed = f"`sysctl fs.nr_open={needed}` and " if needed > int(_NR_OPEN.read_text()) else ""
+    raised = f"let virtoll begin there with {allowed}`ulimit -Hn {needed}` (over ssh: in /etc/security/limits.conf)"
+    return [Problem(what, where, f"{raised}{fewer and f', or {fewer}'}")]
+
+
+def _hard() -> int:
+    """The hard limit of this process, of whose kind are those of all that it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int(_NR_OPEN.read_text()) if hard == resource.RLIM_INFINITY else hard
 
 
 def _own(threads: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from virtoll.aggressors.base import aggressors, make_aggressor
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.open_files import beyond_hard
 from virtoll.images import oci
 from virtoll.images.base import together
 from virtoll.images.source import Source
@@ -323,10 +324,17 @@ def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) ->
 def _of_load(work: Driven, file: str, host: Host) -> list[Problem]:
     """What is wrong with service and load, each by itself and as a pair."""
     wrong = work.service.problems(work.origin) + (work.origin.problems(None) if work.origin is not None else [])
-    found = [*wrong, *work.load.check(host)]
+    found = [*wrong, *_of_files(work), *work.load.check(host)]
     if not wrong:  # else what it offers is not known
         found += _of_pair(work)
     return [replace(one, where=f"{file}: {one.where}") if one.where.startswith("[") else one for one in found]
+
+
+def _of_files(work: Driven) -> list[Problem]:
+    """A service that would have more open files on some platforms than on others."""
+    service, setting = work.service, work.service.lets_in
+    where, fewer = f"[service] {setting}".rstrip(), f"write a smaller {setting}" if setting else ""
+    return beyond_hard(service.name, service.open_files, where, fewer)
 
 
 def _of_pair(work: Driven) -> list[Problem]:

@@ -57,6 +57,13 @@ class Service(Part):
         return None
 
     @property
+    def open_files(self) -> int:
+        """How many open files it lets itself have under these settings, beyond the soft limit that it is given; 0: it
+        takes what it is given. Not every platform lets it have more than the hard limit.
+        """
+        return 0
+
+    @property
     def image(self) -> Wanted:
         """The root filesystem that it runs in."""
         return Wanted(packages=self.packages)

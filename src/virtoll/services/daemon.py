@@ -13,6 +13,8 @@ from virtoll.platforms.base import Instance
 DIRECTORY = "/run/virtoll"  # inside: configuration, logs, pid files
 _POLL_S, _READY_POLL_S = 0.02, 0.05
 LOG_TAIL_BYTES = 2000
+# Before a program that takes more open files than the soft limit: how far it raises that by itself differs by platform.
+ALL_FILES = ("sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"')
 
 
 class NotStartedError(TrialError):

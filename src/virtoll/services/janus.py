@@ -35,8 +35,6 @@ _OTHERS = {
     "plugins": "audiobridge duktape echotest lua nosip recordplay sip streaming textroom videocall voicemail",
     "transports": "mqtt nanomsg pfunix rabbitmq",
 }
-# It takes a file descriptor or two for each connection of media, and one for each of the API: more than most may open.
-_OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Janus(Service):
         """Start it with the one room, and that for audio."""
         for file, text in self.configuration(instance.attachment).items():
             instance.agent.put(f"{daemon.DIRECTORY}/{file}", text.encode())
-        argv = ["sh", "-c", _OPEN, "janus", "-F", daemon.DIRECTORY]
+        argv = [*daemon.ALL_FILES, "janus", "-F", daemon.DIRECTORY]
         daemon.start(instance, self.name, argv, self.port, user="nobody")
         address, audio_room = instance.attachment.endpoint_address, _AUDIO_ROOM if self.settings.audio else None
         return JanusRoom(address, self.port, self._media, self.api_port, _ROOM, audio_room)

@@ -32,8 +32,6 @@ _ROOM, _KEY = "virtoll", "virtoll"
 _API = "/twirp/livekit.RoomService"
 _READY_S, _DAY_S = 60.0, 86_400
 _EXPIRES_S = 4_102_444_800  # 2100: nobody's clock is asked
-# It takes a few file descriptors for each participant: more than most may open.
-_OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
 _PACKAGE = "github.com/livekit/livekit-server/cmd/server"
 _GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
 _SHA256 = "70b4554cb9ab072e23306d1e136059aef213f203e55f1128fb23b961a422ceab"
@@ -71,7 +69,7 @@ class LiveKit(Service):
         secret = secrets.token_hex(32)
         path = f"{daemon.DIRECTORY}/livekit.yaml"
         instance.agent.put(path, self.configuration(instance.attachment, secret).encode())
-        argv = ["sh", "-c", _OPEN, program().inside, "--config", path]
+        argv = [*daemon.ALL_FILES, program().inside, "--config", path]
         daemon.start(instance, self.name, argv, self.port, user="nobody")
         return LiveKitRoom(instance.attachment.endpoint_address, self.port, _MEDIA, _ROOM, _KEY, secret)
 

@@ -28,6 +28,11 @@ def nginx_users(workers: int, connections: int) -> int:
     return workers * max(1, connections - _ITS_OWN)
 
 
+def nginx_files(connections: int) -> int:
+    """How many files a worker may have open: one for each of its connections, and as many of those that it serves."""
+    return 2 * connections
+
+
 @dataclass(frozen=True)
 class NginxSettings(WebServerSettings):
     """Settings of nginx."""
@@ -53,13 +58,18 @@ class Nginx(WebServer):
         """See `Service.most_users`."""
         return nginx_users(self.settings.workers, self.settings.connections)
 
+    @property
+    def open_files(self) -> int:
+        """Of a worker; see `Service.open_files`."""
+        return nginx_files(self.settings.connections)
+
     def configuration(self) -> str:
         """nginx.conf."""
         return f"""\
 daemon off;
 user www-data;
 worker_processes {self.settings.workers};
-worker_rlimit_nofile {2 * self.settings.connections};
+worker_rlimit_nofile {self.open_files};
 pid {daemon.DIRECTORY}/nginx.pid;
 error_log stderr warn;
 events {{

@@ -18,7 +18,7 @@ from virtoll.offers import Content, LiveClip, LiveHttp, Offer, Tcp
 from virtoll.platforms.base import Instance
 from virtoll.services import clips, daemon, live
 from virtoll.services.base import Service, Visitor
-from virtoll.services.nginx import nginx_users
+from virtoll.services.nginx import nginx_files, nginx_users
 from virtoll.services.origin import CACHE_CONTROL, ROOT
 from virtoll.units import within
 
@@ -50,6 +50,11 @@ class NginxLlHls(Service):
     def most_users(self, transport: Literal["tcp", "udp"] = "tcp") -> int:  # noqa: ARG002
         """See `Service.most_users`."""
         return nginx_users(self.settings.workers, self.settings.connections)
+
+    @property
+    def open_files(self) -> int:
+        """Of a worker; see `Service.open_files`."""
+        return nginx_files(self.settings.connections)
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
         """Make the files of parts and segments; a directory of its own says which round is held."""
@@ -86,7 +91,7 @@ user www-data;
 load_module /usr/lib/nginx/modules/ndk_http_module.so;
 load_module /usr/lib/nginx/modules/ngx_http_lua_module.so;
 worker_processes {self.settings.workers};
-worker_rlimit_nofile {2 * self.settings.connections};
+worker_rlimit_nofile {self.open_files};
 pid {daemon.DIRECTORY}/{self.name}.pid;
 error_log stderr warn;
 events {{

@@ -13,7 +13,7 @@ from virtoll.offers import Content, Film, Offer, Port, Rtmp, Tcp
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, rtmp
 from virtoll.services.base import Service, Visitor
-from virtoll.services.nginx import nginx_users
+from virtoll.services.nginx import nginx_files, nginx_users
 from virtoll.units import within
 
 _STATUS = b"GET /stat HTTP/1.0\r\n\r\n"
@@ -63,6 +63,11 @@ class NginxRtmp(Service):
         """See `Service.most_users`."""
         return nginx_users(self.settings.workers, self.settings.connections)
 
+    @property
+    def open_files(self) -> int:
+        """Of a worker; see `Service.open_files`."""
+        return nginx_files(self.settings.connections)
+
     def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """Live streams are of the worker to which they are published."""
         if not self.settings.live or self.settings.workers == 1:
@@ -87,7 +92,7 @@ daemon off;
 user www-data;
 load_module /usr/lib/nginx/modules/ngx_rtmp_module.so;
 worker_processes {self.settings.workers};
-worker_rlimit_nofile {2 * self.settings.connections};
+worker_rlimit_nofile {self.open_files};
 pid {daemon.DIRECTORY}/nginx-rtmp.pid;
 error_log stderr crit;
 events {{

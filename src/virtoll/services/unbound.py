@@ -17,6 +17,7 @@ ZONE = "virtoll.test"
 _ADDRESS = "192.0.2.1"  # TEST-NET-1: what every name stands for
 _QUERY_ID = 0x7674
 _READY_S = 60.0
+_OF_A_THREAD, _SPARE = 32, 16  # open files of its own, and some to spare (daemon/unbound.c: checkrlimits)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Unbound(Service):
     summary: ClassVar[str] = "Unbound: when you answer DNS, the smallest datagrams there are"
     packages: ClassVar[tuple[str, ...]] = ("unbound",)
     port: ClassVar[int] = 53
+    lets_in: ClassVar[str] = "tcp_users"
     offered: ClassVar[tuple[type[Offer], ...]] = (Dns,)
     Settings: ClassVar[type[UnboundSettings]] = UnboundSettings
     settings: UnboundSettings
@@ -46,11 +48,19 @@ class Unbound(Service):
         """Both transports."""
         return (Port(self.port, "udp"), Port(self.port, "tcp"))
 
+    @property
+    def open_files(self) -> int:
+        """See `Service.open_files`. With as many it starts; for ports to ask others from, of which it asks nobody, it
+        would have thousands more.
+        """
+        return self.settings.threads * (self.settings.tcp_users + _OF_A_THREAD) + _SPARE
+
     def start(self, instance: Instance, behind: Offer | None) -> Dns:  # noqa: ARG002 - it stands alone
         """Start it with its zone."""
         path = f"{daemon.DIRECTORY}/unbound.conf"
         instance.agent.put(path, configuration(self.settings, self.port).encode())
-        daemon.start(instance, self.name, ["unbound", "-d", "-p", "-c", path], self.port, protocol="udp")
+        argv = [*daemon.ALL_FILES, "unbound", "-d", "-p", "-c", path]
+        daemon.start(instance, self.name, argv, self.port, protocol="udp")
         return Dns(instance.attachment.endpoint_address, self.port, ZONE)
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:

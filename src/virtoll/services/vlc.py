@@ -34,8 +34,6 @@ _PACKETS = 20  # of a stream that must be in order, to take it for one
 _LINE_BYTES, _HEAD_BYTES = 40, 300  # of an answer of RTSP, its shortest with a body being longer
 _READY_S = 120.0  # after it listens: an emulated machine needs seconds to open a film
 _COMMANDS = f"{daemon.DIRECTORY}/vlc.vlm"
-# It takes some file descriptors for each viewer, and how many it is let have by itself differs by platform.
-_OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Vlc(Service):
 
     def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
         """Start it with what it holds: with nothing, it never listens."""
-        words = ["sh", "-c", _OPEN, "/usr/bin/vlc", "-I", "dummy", "--no-dbus"]
+        words = [*daemon.ALL_FILES, "/usr/bin/vlc", "-I", "dummy", "--no-dbus"]
         words += ["--vlm-conf", _COMMANDS, "--rtsp-port", str(self.port)]
         (port,) = self.ports
         daemon.start(instance, self.name, words, port.number, deadline_s=_READY_S, env={"HOME": "/tmp"}, user="nobody")
