@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import subprocess
@@ -83,3 +84,14 @@ def test_of_roots_environment_it_has_what_says_where_to_go(
     assert found is not None
     assert int(found[1]) == 65534, "nobody"
     assert int(found[2]) < 10, "the machine's"
+
+
+@pytest.mark.parametrize("mask", [0o027, 0o077])
+def test_nobody_passes_its_root_whatever_root_keeps_to_himself(image: Image, tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        workshop = Workshop(tmp_path / "room")
+        said = workshop.do(LocalHost(), image, "echo made >made", 600)
+    finally:
+        os.umask(before)
+    assert workshop.take("made", tmp_path / "kept", 0o600), said

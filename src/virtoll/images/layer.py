@@ -27,6 +27,7 @@ MOUNT = 'mount -t ext4 -o loop,noinit_itable "$1" "$3"\n'
 # The overlay keeps the layer mounted for itself; its own mount point has done its work.
 _OVERLAY = """
 mkdir "$3/upper" "$3/work"
+chmod --reference="$4" "$3/upper"
 [ -O "$4" ] || chown --reference="$4" "$3/upper"
 mount -t overlay -o "lowerdir=$4,upperdir=$3/upper,workdir=$3/work" "$5" "$6"
 umount "$3"

@@ -22,6 +22,7 @@ from virtoll.images.cached import remove
 # stays this shell, root's, for the kernel forgets with whom a process is to end as soon as that becomes nobody.
 _ENTER = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-e", "-c")
 _SCRIPT = """
+chmod --reference="$3" "$2/upper"
 mount -t overlay -o "lowerdir=$3,upperdir=$2/upper,workdir=$2/work" virtoll-workshop "$2/root"
 mount -t proc proc "$2/root/proc"
 mount --bind /dev "$2/root/dev"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from virtoll.errors import StoreError
-from virtoll.files import durable
+from virtoll.files import durable, umask
 from virtoll.files.confined import inside, read_bounded, whole_lines
 from virtoll.plain import typed
 from virtoll.record.document import Document, damaged, expect_schema, look_of, validated
@@ -79,7 +79,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """A new run directory; StoreError when something is there already. ``hosts``: those of a fleet, by name.
 
-        It gets its name when it is whole. What a killed virtoll had begun beside it (``.NAME.partial``) is replaced.
+        Who may look into it is left to the caller's umask. It gets its name when it is whole. What a killed virtoll had
+        begun beside it (``.NAME.partial``) is replaced.
         """
         if os.path.lexists(path):
             remedy = f"resume it with `virtoll run {typed(path)}`, or name another --out"
@@ -87,7 +88,7 @@ class RunDirectory:
         begun = path.with_name(f".{path.name}.partial")
         with _as_store_error(path, _NOT_BEGUN):
             shutil.rmtree(begun, ignore_errors=True)
-            durable.make_directories(begun)
+            durable.make_directories(begun, 0o777 & ~umask.CALLERS)
             try:
                 (begun / "trials").mkdir()
                 durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())

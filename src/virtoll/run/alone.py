@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from virtoll.errors import HostError
+from virtoll.files import umask
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
@@ -22,7 +23,7 @@ def alone(host: LocalHost) -> Iterator[list[str]]:
     Yields what was removed, one line for each thing. HostError when another virtoll has the machine, or when something
     could not be removed. What is left on another machine that cannot be reached is told on stderr.
     """
-    with exclusive(ledgers.state_directory()):
+    with exclusive(ledgers.state_directory()), umask.readable():
         try:
             removed = ledgers.clean(host, ledgers.state_directory() / "ledger")
         except ledgers.ElsewhereError as error:
