@@ -46,6 +46,7 @@ DESIGNS = {
     "rotation, 10": replace(ROTATION, blocks=10),
     "rotation, 6": replace(ROTATION, blocks=6),
 }
+CUT_SHORT = 2  # blocks, of the shorter run of a pair whose lengths differ
 DEFAULT = "quiet", ("blocks, 10", "rotation, 10")
 
 
@@ -110,12 +111,12 @@ def outcome(machine: str, design: str, before: Floats, after: Floats, *, is_one_
     )
 
 
-def made_up(machine: str, name: str, count: int, seed: int) -> Outcome:
-    """Pairs of made-up studies of equal arms."""
+def made_up(machine: str, name: str, count: int, seed: int, first: int | None = None) -> Outcome:
+    """Pairs of made-up studies of equal arms; of the former the ``first`` blocks alone, where that was cut short."""
     rng = np.random.default_rng([seed, list(MACHINES).index(machine), list(DESIGNS).index(name)])
     design: Design = DESIGNS[name]
     before, after = (observations(studies(MACHINES[machine], design, EQUAL, count, rng)) for _ in range(2))
-    return outcome(machine, name, before, after)
+    return outcome(machine, f"{name}{f' after {first}' * bool(first)}", before[:, :first], after)
 
 
 def in_one_run(machine: str, name: str, count: int, seed: int, *, shared: bool) -> Outcome:
@@ -196,6 +197,7 @@ def main() -> int:
 def simulated(pairs: int, seed: int, figures: Path | None) -> bool:
     """Judge pairs of made-up studies and print what came of it; whether that is the target."""
     outcomes = [made_up(m, d, pairs, seed) for m in MACHINES for d in DESIGNS]
+    outcomes += [made_up(m, DEFAULT[1][1], pairs, seed, CUT_SHORT) for m in MACHINES]
     show(outcomes)
     noise = 1.96 * (TARGET_ALARMS * (1 - TARGET_ALARMS) / pairs) ** 0.5
     false = [o for o in outcomes if o.alarms > TARGET_ALARMS + noise]
