@@ -85,6 +85,7 @@ def test_what_needs_the_lab_or_a_limit_is_refused_with_the_arm(text: str, where:
         ("rotation", "ssh://admin@192.0.2.7", True),
         ("rotation", "ssh://root@192.0.2.7:22", True),
         ("rotation", "ssh://192.0.2.7/", True),
+        ("rotation", "ssh://[192.0.2.7", False),
         ("rotation", "root@192.0.2.8", False),
         ("blocks", "192.0.2.7", False),
     ],

@@ -190,7 +190,8 @@ def flooded(
 
 
 def test_a_flood_that_arrives_is_a_neighbour_at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for received in (RECEIVED, replace(RECEIVED, ended="killed", end_ns=None, stopped_by="agent")):
+    stopped = replace(RECEIVED, ended="told", stopped_by="agent")  # it was at work until then
+    for received in (RECEIVED, stopped, replace(stopped, ended="killed", end_ns=None)):
         one, told = flooded(monkeypatch, tmp_path, received, SENT)
         assert (one.ended, one.start_ns, one.reason, one.flood) == (received.ended, 600, "", {"packets": 9})
         assert one.end_ns == (710 if received is RECEIVED else None)

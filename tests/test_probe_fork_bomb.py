@@ -84,7 +84,8 @@ def test_the_supervisor_is_none_of_the_bombs_processes(tmp_path: Path) -> None:
     counting._file = tmp_path / "pids.current"
     counting._file.write_text("7\n")
     with counting:
-        counting._file.write_text("72\n")  # a supervisor, and a bomb of 64
+        (tmp_path / "after").write_text("72\n")  # a supervisor, and a bomb of 64
+        (tmp_path / "after").rename(counting._file)
         while (0, 64) not in {(0, count) for _, count in counting.seen}:
             time.sleep(0.01)
     assert {count for _, count in counting.seen} <= {0, 64}

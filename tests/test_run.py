@@ -22,7 +22,7 @@ from virtoll.hosts.ledger_lines import append
 from virtoll.hosts.local import LocalHost
 from virtoll.record.model import Arm, Measured, Phase, Plan, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import INTERRUPTED, RunDirectory
-from virtoll.run.execute import execute, exit_code, trial_seconds
+from virtoll.run.execute import _trial_s, execute, exit_code
 from virtoll.trial.notes import Course, Notes
 
 TOLLS = {"native": 1.0, "docker": 1.1}
@@ -236,7 +236,7 @@ def test_the_time_between_a_turn_that_was_interrupted_and_its_repeat_is_nobodys(
         for number, record in enumerate(run.records())
     ]
     assert [record.trial.id for record in records][:3] == [IDS[0], IDS[1], IDS[1] + "r"]
-    pace_s = trial_seconds(records)
+    pace_s = _trial_s(records)
     assert pace_s is not None
     assert pace_s < 2
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from virtoll.hosts import devices
 from virtoll.hosts.base import Completed
 from virtoll.loads.http import HttpLoad
 from virtoll.offers import Http
@@ -104,7 +105,7 @@ def window(**fields: Any) -> Window:
     ],
 )
 def test_a_full_wire_is_told(here: list[Carried], there: list[Carried], passed: bool | None, told: str) -> None:
-    found, detail = headroom([Stretch(window(), here, there)])
+    found, detail = headroom([Stretch(window(), here, there, S)])
     assert (found, detail[: len(told)]) == (passed, told)
 
 
@@ -113,7 +114,7 @@ def test_of_several_windows_those_of_one_intensity_count_together() -> None:
 
     def found(*shares: tuple[float, float]) -> bool | None:
         told = [(window(at=at), [wire(round(FULL_BYTES * share))]) for at, share in shares]
-        return headroom([Stretch(each, ends, ends) for each, ends in told])[0]
+        return headroom([Stretch(each, ends, ends, S) for each, ends in told])[0]
 
     assert found((10, 0.1), (20, 0.2), (30, 1)) is False
     assert found((10, 0.1), (10, 1.4), (10, 0.6)) is True
@@ -122,18 +123,61 @@ def test_of_several_windows_those_of_one_intensity_count_together() -> None:
 def test_answers_after_the_windows_end_leave_it_open_whether_the_wire_was_full() -> None:
     """Half of what was carried may have come then."""
     half = [wire(FULL_BYTES)]
-    assert headroom([Stretch(window(until_ns=7 * S), half, half)]) == (
+    assert headroom([Stretch(window(until_ns=7 * S), half, half, S)]) == (
         None,
         "between 49% and 98% of 1,000 Mbit/s sent over eno1 here: some of it may be of before or after the windows",
     )
     led_in = window(asked_ns=4 * S, until_ns=6 * S)
-    assert headroom([Stretch(led_in, half, half)])[0] is True, "what came in the lead-in takes its time, too"
+    assert headroom([Stretch(led_in, half, half, S)])[0] is True, "what came in the lead-in takes its time, too"
     program = window(until_ns=6 * S, cpu_span_ns=2 * S)  # nobody tells how much of its run lay within the window
-    assert headroom([Stretch(program, half, half)])[0] is None
+    assert headroom([Stretch(program, half, half, S)])[0] is None
+
+
+def test_what_users_had_while_they_joined_is_not_of_the_window() -> None:
+    """Of viewers who fill their buffers before it, a wire a third full was told as 90 % used."""
+    of_25_s = [wire(9 * FULL_BYTES)]
+    joined = Stretch(window(duration_ns=10 * S), of_25_s, of_25_s, 25 * S)
+    assert headroom([joined]) == (True, "88% of 1,000 Mbit/s sent over eno1 here (90% may be)")
+    more = [wire(10 * FULL_BYTES)]
+    assert headroom([Stretch(window(duration_ns=10 * S), more, more, 25 * S)]) == (
+        None,
+        "between 39% and 98% of 1,000 Mbit/s sent over eno1 here: some of it may be of before or after the windows",
+    )
+
+
+def test_what_tells_no_wires_speed_or_counts_once_a_second_is_not_known(tmp_path: Path) -> None:
+    """An emulated device (e1000, vmxnet3) carries more than it tells; tg3's counters are late by up to 1 s."""
+    fast = [wire(2 * FULL_BYTES)]
+    told = "195% of 1,000 Mbit/s sent over eno1 here: that is no wire's speed"
+    assert headroom([Stretch(window(), fast, fast, S)]) == (None, told)
+    eno1 = device(tmp_path, "eno1", speed="1000")
+    (tmp_path / "tg3").mkdir()
+    (eno1 / "device/driver").symlink_to(tmp_path / "tg3")
+    wires = Wires((eno1,))
+    before = wires.look()
+    counted(eno1, 0, FULL_BYTES)
+    coarse = carried(before, wires.look())
+    assert headroom([Stretch(window(), coarse, [wire(9)], S)]) == (
+        None,
+        "the counters of eno1 here are brought up to date once a second",
+    )
+
+
+def test_of_a_bridges_ports_those_of_its_guests_are_no_wires(tmp_path: Path) -> None:
+    """A guest that is stopped loses what is flooded to its tap."""
+    device(tmp_path, "vmbr0", speed="10000", is_virtual=True)
+    (tmp_path / "vmbr0/bridge").mkdir()
+    for name, is_virtual in (("eno1", False), ("tap0", True), ("eno2.20", True), ("eno2", False)):
+        device(tmp_path, name, speed="1000", is_virtual=is_virtual)
+    for above, below in (("vmbr0", "eno1"), ("vmbr0", "tap0"), ("vmbr0", "eno2.20"), ("eno2.20", "eno2")):
+        (tmp_path / above / f"lower_{below}").symlink_to(tmp_path / below)
+    told = {"ifname": "vmbr0", "ifindex": 4, "address": "a"}
+    names = [path.name for path in devices.and_below(told, tmp_path)]
+    assert names == ["eno1", "eno2", "eno2.20", "vmbr0"]
 
 
 def test_all_at_once_says_nothing_of_a_wire() -> None:
-    found = headroom([Stretch(window(duration_ns=0), [wire(9)], [wire(9)])])
+    found = headroom([Stretch(window(duration_ns=0), [wire(9)], [wire(9)], 0)])
     assert found == (None, "the windows have no length: all requests were sent at once")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,21 @@ def told_of(device: Mapping[str, Any], root: Path = CLASS) -> Path | None:
 
 
 def and_below(device: Mapping[str, Any], root: Path = CLASS) -> list[Path]:
-    """What /sys tells of a device and of all below it, each once; [] as of `told_of`."""
+    """What /sys tells of a device and of all below it that its frames take, each once; [] as of `told_of`. Of a
+    bridge's ports those that lead to a wire: the others are its guests', who lose what they like.
+    """
     path = told_of(device, root)
     found = set() if path is None else {path.resolve()}
-    while more := {lower.resolve() for each in found for lower in each.glob("lower_*")} - found:
+    while more := {lower for each in found for lower in _lower(each)} - found:
         found |= more
     return sorted(found)
+
+
+def _lower(device: Path) -> Iterator[Path]:
+    for lower in (each.resolve() for each in device.glob("lower_*")):
+        leads_out = (lower / "device").exists() or any(lower.glob("lower_*"))
+        if leads_out or not (device / "bridge").exists():
+            yield lower
 
 
 def word(path: Path) -> str | None:

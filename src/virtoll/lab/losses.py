@@ -63,7 +63,8 @@ def of_nic(host: Host, nic: str, root: Path = devices.CLASS) -> dict[str, int]:
     every = devices.every(host)
     if nic not in every:
         raise HostError(f"there is no network device {nic} any more", where=host.where)
-    names = {nic, *(path.name for path in devices.and_below(every[nic], root))}
+    paths = devices.and_below(every[nic], root)
+    names = {nic, *(path.name for path in paths)} - {path.name for path in paths if (path / "bonding").exists()}
     counts = {name: every.get(name, {}).get("stats64", {}) for name in sorted(names)}
     found = {
         f"nic {name} {way}_{key}": int(told[way][key])
@@ -72,16 +73,23 @@ def of_nic(host: Host, nic: str, root: Path = devices.CLASS) -> dict[str, int]:
         for key in keys
         if key in told.get(way, {})
     }
-    found.update({f"nic {name} queue_dropped": count for name, count in _queues(host).items() if name in names})
+    found.update({f"nic {name} queue_dropped": count for name in names for count in _queue(host, name)})
     found[f"nic {nic} {_DROPPED}"] = sum(int(told.get("rx", {}).get("dropped", 0)) for told in counts.values())
     queues = host.read(_SOFTNET).decode("ascii").splitlines()
     return {**found, f"nic {nic} {_BACKLOG}": sum(int(line.split()[1], 16) for line in queues)}
 
 
-def _queues(host: Host) -> dict[str, int]:
-    """What the queueing discipline of each device dropped. What those below a root dropped is in its own count."""
-    told = json.loads(host.run(["tc", "-s", "-j", "qdisc", "show"]).text or "[]")
-    return {each["dev"]: int(each.get("drops", 0)) for each in told if each.get("root")}
+def _queue(host: Host, name: str) -> list[int]:
+    """What the queueing discipline of a device dropped, if it has one. What those below a root dropped is in its own
+    count. HostError where tc says it in no words that we know.
+    """
+    argv = ["tc", "-s", "-j", "qdisc", "show", "dev", name]
+    try:
+        told = json.loads(host.run(argv).text or "[]")
+        return [int(each.get("drops", 0)) for each in told if each.get("root")]
+    except ValueError as error:
+        remedy = "iproute2 of 2020 or later tells each discipline in JSON"
+        raise HostError(f"{' '.join(argv)}: it is no JSON: {error}", where=host.where, remedy=remedy) from error
 
 
 def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

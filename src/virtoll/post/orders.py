@@ -125,6 +125,7 @@ class Carried(BaseModel):
     speed_mbit_per_s: Annotated[int, Field(gt=0, lt=2**31)] | None  # None: the kernel does not tell
     received_bytes: Count
     sent_bytes: Count
+    is_coarse: bool = False  # its counters are brought up to date once a second
 
 
 class Told(BaseModel):

@@ -160,14 +160,14 @@ class FarSession(Session):
         words = {"intensity": intensity, "duration_ns": duration_ns, "start_ns": theirs_ns}
         is_logged = not self._windows  # of several windows nobody keeps them (`tables_of`)
         with Looks(self.client.books, self.client.beside) as looks:
-            first = self.client.wires.look()
+            looked_ns, first = time.monotonic_ns(), self.client.wires.look()
             reply = self._ask("measure", is_logged=is_logged, **words)
-            last = self.client.wires.look()
+            last, looked_ns = self.client.wires.look(), time.monotonic_ns() - looked_ns
         told: Told = reply.read(Told)
         moved = clocks.moved(told.window, before, self._clock())
         self._windows.append(moved)
         self._uses.append(told.use)
-        self._stretches.append(Stretch(moved.window, carried(first, last), told.carried))
+        self._stretches.append(Stretch(moved.window, carried(first, last), told.carried, looked_ns))
         window = moved.window.model_copy(update={"booked": looks.booked(moved.window)})
         log = self._kept(reply.raw) if told.has_log else None
         return Measurement(told.instrument, window, Bulk(told.histogram, told.lateness, log))

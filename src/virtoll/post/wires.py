@@ -20,6 +20,10 @@ from virtoll.record.model import Window
 # What a frame has around it that no device counts (IEEE 802.3): preamble, check sequence, and the gap to the next.
 _AROUND_BYTES = 8 + 4 + 12
 USED_SHARE = 0.9  # of a wire's speed, in either direction: what may be used of it
+_MOST_SHARE = 1.05  # what carries more than it tells has no wire: an emulated device (e1000, vmxnet3)
+_COARSE = frozenset(
+    {"be2net", "bnx2", "bnx2x", "bnxt_en", "tg3"}
+)  # drivers that bring counters up to date once a second
 _COUNTERS = {"received": ("rx_bytes", "rx_packets"), "sent": ("tx_bytes", "tx_packets")}
 
 Look = Mapping[Path, Mapping[str, int]]  # bytes on each wire so far, by direction
@@ -51,6 +55,7 @@ def carried(before: Look, after: Look) -> list[Carried]:
         Carried(
             device=device.name,
             speed_mbit_per_s=_speed(device),
+            is_coarse=(device / "device/driver").resolve().name in _COARSE,
             **{f"{way}_bytes": max(0, count - before[device][way]) for way, count in counts.items()},
         )
         for device, counts in after.items()
@@ -61,12 +66,13 @@ def carried(before: Look, after: Look) -> list[Carried]:
 @dataclass(frozen=True)
 class Stretch:
     """A window, and what the wires of both machines carried from before its users began to ask until after the last
-    had its answer.
+    had its answer, and for how long that was looked at.
     """
 
     window: Window
     here: Sequence[Carried]
     there: Sequence[Carried]
+    looked_ns: int
 
     @property
     def asked_ns(self) -> int:
@@ -75,10 +81,13 @@ class Stretch:
 
     @property
     def served_ns(self) -> int:
-        """How long anything was carried for them: until the last answer; of a program, all of its run."""
+        """How long anything was carried for them: until the last answer; of a program, all of its run; of users who
+        join and settle before a window, who do not tell since when they ask, as long as was looked.
+        """
         window = self.window
         answered_ns = max(window.end_ns, window.until_ns or 0) - window.asked_from_ns
-        return max(answered_ns, window.cpu_span_ns or 0)
+        is_told = window.asked_ns is not None or window.cpu_span_ns is not None
+        return max(answered_ns, window.cpu_span_ns or 0, 0 if is_told else self.looked_ns)
 
     @property
     def ends(self) -> dict[str, Sequence[Carried]]:
@@ -104,6 +113,8 @@ def headroom(stretches: Sequence[Stretch]) -> tuple[bool | None, str]:
     levels = dict.fromkeys(each.window.at for each in stretches)
     uses = [use for at in levels for use in _uses([each for each in stretches if each.window.at == at])]
     fullest = max(uses, key=lambda use: use.least, default=None)
+    if fullest is not None and fullest.least > _MOST_SHARE:
+        return None, f"{fullest.least:.0%} of {fullest.where}: that is no wire's speed"
     if fullest is not None and fullest.least > USED_SHARE:
         return False, f"{fullest.least:.0%} of {fullest.where} ({USED_SHARE:.0%} may be)"
     if why := next((why for each in stretches for why in _unknown(each)), ""):
@@ -121,7 +132,7 @@ def _uses(stretches: Sequence[Stretch]) -> Iterator[_Use]:
     served_s = sum(each.served_ns for each in stretches) / 1e9
     speeds, sums = dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
     for end, each in [(end, each) for stretch in stretches for end, found in stretch.ends.items() for each in found]:
-        if each.speed_mbit_per_s is None or asked_s <= 0:
+        if each.speed_mbit_per_s is None or each.is_coarse or asked_s <= 0:
             continue
         wire = end, each.device
         speeds[wire] = min(speeds.get(wire, each.speed_mbit_per_s), each.speed_mbit_per_s)
@@ -147,6 +158,8 @@ def _unknown(stretch: Stretch) -> Iterator[str]:
     for end, found in stretch.ends.items():
         if all(each.speed_mbit_per_s is None for each in found):
             yield f"no device {end} tells a wire's speed"
+        if coarse := next((each for each in found if each.is_coarse), None):
+            yield f"the counters of {coarse.device} {end} are brought up to date once a second"
         for each in found:
             if each.speed_mbit_per_s is None and each.received_bytes + each.sent_bytes > 0:
                 yield f"the speed of {each.device} {end} is not told"

@@ -191,6 +191,7 @@ class Plan(_Record):
     rule: StoppingRule | None = None  # None: nothing but its number of blocks ends it
     # How many blocks there were each time when it was extended by somebody who may have seen results; () in plan.json.
     extended: tuple[int, ...] = ()
+    is_filled: bool = False  # whether it has the blocks that a budget had time for; false in plan.json
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
@@ -500,7 +501,7 @@ class Measured(_Record):
 class NeighbourRecord(_Record):
     """What the neighbour did beside the victim. Times are CLOCK_MONOTONIC ns of the host.
 
-    ``start_ns`` None: it never began. ``end_ns`` None: it never began, was still at work when it was stopped
+    ``start_ns`` None: it never began. ``end_ns`` None: it never began, was still at work when it was told to end
     (``stopped_by`` *agent*), or nobody knows (`end_is_unknown`).
     """
 

@@ -387,6 +387,7 @@ def extended(plan: Plan, extension: Extension) -> Plan:
             "trials": [*plan.trials, *extension.trials],
             "estimate_s": plan.estimate_s + extension.estimate_s,
             "extended": plan.extended if extension.by_time else (*plan.extended, plan.blocks),
+            "is_filled": plan.is_filled or extension.by_time,
         }
     )
 

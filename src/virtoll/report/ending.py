@@ -92,7 +92,9 @@ def promise(findings: Findings) -> str:
         return _of_stages(findings, rule.plan) + _ABSOLUTE
     if isinstance(rule, AtAnyTime):
         return _AT_ANY_TIME.format(first=findings.run.plan.extended[0]) + _ABSOLUTE
-    return _ENDED_EARLY if _is_cut_short(findings) else _FIXED
+    if _is_cut_short(findings):
+        return _ENDED_EARLY
+    return _BY_TIME if findings.run.plan.is_filled else _FIXED
 
 
 def _is_cut_short(findings: Findings) -> bool:
@@ -139,6 +141,11 @@ _AT_ANY_TIME = (
 _FIXED = (
     "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
     "about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that promise.)"
+)
+_BY_TIME = (
+    "**The number of blocks is what the budget had time for**, and nothing that was found had a say in it: of 100 such "
+    "intervals about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that "
+    "promise.)"
 )
 _ENDED_EARLY = (
     "**The number of blocks was fixed beforehand, and the run has not come to its end.** Where a budget or a fault "

@@ -132,13 +132,15 @@ def _undrawn(findings: Findings, arms: Sequence[Arm], view: View) -> str:
     missing = [left_out(findings, name, conditions) for name, conditions in by_metric.items()]
     if view.sweep is not None and any((view.sweep, None) in condition.levels for _, condition, _ in view.entries):
         missing.append(f"Not drawn: {level_label(view.sweep, None)}, which has no place on the axis.")
-    zeros = [
-        f"{arm.label} ({label})"
-        for metric, condition, label in view.entries
+    zeros = dict.fromkeys(
+        f"{arm.label} ({where})" if (where := findings.matrix.label(condition, metric.name)) else arm.label
+        for metric, condition, _ in view.entries
         for arm in arms
-        if (value := findings.matrix.absolute(metric.name, arm, condition)) is not None and value.value <= 0
-    ]
-    missing += [f"Not drawn, for it is 0: {join(zeros)}."] if zeros and not view.zeros else []
+        if (view.sweep is None or condition.get(view.sweep) is not None)
+        and (value := findings.matrix.absolute(metric.name, arm, condition)) is not None
+        and value.value <= 0
+    )
+    missing += [f"Not drawn, for it is 0: {join([*zeros])}."] if zeros and not view.zeros else []
     return "".join(f" {words}" for words in dict.fromkeys(filter(None, missing)))
 
 

@@ -89,15 +89,16 @@ def _throughput_rows(findings: Findings, arm: Arm, case: Condition) -> Iterator[
                 by_slice.setdefault(name, []).append((received, warm_up_s))
     for name, found in by_slice.items():
         every = max(-(-(len(received.t_ns) - 1) // _MOST_POINTS) for received, _ in found)
-        curves = [_rates(received, warm_up_s, every) for received, warm_up_s in found]
+        rates = (_rates(received, warm_up_s, every) for received, warm_up_s in found)
+        curves = [each for each in rates if len(each[1])]  # one that was cut short hides no other
         count = min(len(rates) for _, rates in curves)
         times = np.mean([times[:count] for times, _ in curves], axis=0)
-        rates = np.stack([rates[:count] for _, rates in curves])
+        at_each = np.stack([rates[:count] for _, rates in curves])
         for at in range(count):
             yield {
                 "arm": arm.label, "slice": _title(name), "line": name, "x": _short(times[at]),
-                "value": _short(rates[:, at].mean()), "low": _short(rates[:, at].min()),
-                "high": _short(rates[:, at].max()),
+                "value": _short(at_each[:, at].mean()), "low": _short(at_each[:, at].min()),
+                "high": _short(at_each[:, at].max()),
             }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ would have all of that machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from virtoll.errors import Problem, StudyError
@@ -58,8 +59,9 @@ def _machine(arm: Arm) -> str:
     """The host that its destination names, whoever logs in by whichever port; "" where it names none."""
     destination = str(arm.settings.get("destination", ""))
     if destination.startswith("ssh://"):
-        return urlsplit(destination).hostname or ""
-    return destination.rpartition("@")[2].lower()
+        with suppress(ValueError):  # a bracket too many, of which ssh will tell
+            return urlsplit(destination).hostname or ""
+    return destination.removeprefix("ssh://").rpartition("@")[2].lower()
 
 
 def _of(treatment: Treatment) -> Iterator[Problem]:

@@ -91,12 +91,12 @@ def execute(
     deadline_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     ends: Callable[[], bool] = lambda: False,
-    grows: Callable[[], bool] = lambda: False,
+    grows: Callable[[float], bool] = lambda _trial_s: False,
 ) -> bool:
     """Run what is pending; true when all of the plan is done, or its rule has ended it.
 
     ``ends`` is asked before the first block and after each: whether no other one is to be begun. ``grows`` when all is
-    done: whether more has been planned.
+    done, with the pace of a trial so far: whether more has been planned.
 
     ``deadline_s`` (of ``clock``): no block is begun that would, at the pace of the trials so far (of earlier sessions
     before any of this one), end after it. A block that was begun is finished, and the rule looks at time alone, never
@@ -107,7 +107,7 @@ def execute(
     seal_killed(directory, guarded)
     directory.begin_sitting()
     began_s, done = clock(), 0
-    before_s = None if deadline_s is None else trial_seconds(directory.records())
+    before_s = None if deadline_s is None else _trial_s(directory.records())
     if ends():
         return True
     while True:
@@ -125,7 +125,7 @@ def execute(
                 guarded.expect_heard()
             if ends():
                 return True
-        if not grows():
+        if not done or not grows((clock() - began_s) / done):
             return True
 
 
@@ -135,7 +135,7 @@ def in_blocks(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:
     return [[trial for trial in trials if trial.block == block] for block in blocks]
 
 
-def trial_seconds(records: Iterable[TrialRecord]) -> float | None:
+def _trial_s(records: Iterable[TrialRecord]) -> float | None:
     """What trials took, each its share of its turn, in seconds; None where none tells."""
     turns: dict[tuple[str, int], list[TrialRecord]] = {}
     for record in records:

@@ -23,7 +23,7 @@ from virtoll.run.alone import alone
 from virtoll.run.by_generator import posted
 from virtoll.run.deciding import Looks
 from virtoll.run.elsewhere import announced
-from virtoll.run.execute import execute, exit_code, seal_killed, trial_seconds
+from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.progress import Progress, progress
 from virtoll.run.readiness import Readiness
@@ -113,14 +113,14 @@ def _measure(
     finished: bool | None = None
     deadline_s = None if request.budget_s is None else time.monotonic() + request.budget_s
 
-    def grows() -> bool:
+    def grows(trial_s: float) -> bool:
         if deadline_s is None or not is_new:  # who goes on with a run may have seen what it found
             return False
-        left_s = deadline_s - time.monotonic()
-        more = in_time_left(directory.plan, stage.study, left_s, trial_seconds(directory.records()))
+        more = in_time_left(directory.plan, stage.study, deadline_s - time.monotonic(), trial_s)
         if more is None:
             return False
         directory.extend(more)
+        pending.extend(more.trials)  # whoever performs them knows them by this
         told.planned(directory.plan, directory.records())
         return True
 

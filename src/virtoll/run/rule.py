@@ -10,15 +10,13 @@ from virtoll.errors import Problem, StudyError
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Extension, Plan
 from virtoll.record.rules import FIRST_LOOK, MOST_LOOKS, Decide, Precision
-from virtoll.study.model import Rotation, Study, settings_of
-from virtoll.study.plan import block_seconds, make_plan
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
 from virtoll.trial.treatment import treatments
 from virtoll.units import enough_time, exact_percent
 
 PILOT = 8  # blocks: with 5 the second stage is half as long again, with 10 no shorter
-# With as many, a budget's time goes to the rounds of each: most of what a block scatters by is its windows', and a
-# longer one spends less of its time on deploying.
-ENOUGH_BLOCKS = 20
+_SLOWER = 1.05  # than those before may a block be that is begun in the last moment
 MOST_BLOCKS = 100  # where --blocks does not say how many there may be; a budget may hold fewer
 
 
@@ -39,8 +37,6 @@ def with_room(study: Study, asked: Asked) -> Study:
     """
     if asked.blocks is None and (asked.precision is not None or asked.budget_s is not None):
         study = dataclasses.replace(study, blocks=MOST_BLOCKS)
-    if asked.budget_s is not None:
-        study = _with_rounds(study, asked.budget_s)
     if asked.decide is None and asked.precision is None:
         return study
     option = "--decide" if asked.decide is not None else "--precision"
@@ -56,23 +52,6 @@ def with_room(study: Study, asked: Asked) -> Study:
     if asked.decide is not None:
         study = dataclasses.replace(study, margin=asked.decide)
     return study
-
-
-def _with_rounds(study: Study, budget_s: float) -> Study:
-    """A study in rotation with as many times its rounds as leave a budget enough blocks."""
-    of_servers = (server.base for server in study.servers.values())
-    is_own = _ROUNDS in study.factors or any(_ROUNDS in base or base.get("knee.objective") for base in of_servers)
-    if study.design != "rotation" or not study.is_served or is_own or study.base.get("knee.objective"):
-        return study
-    rounds, arms = settings_of(Rotation, "rotation", study.base).rounds, [entry.arm for entry in study.arms]
-    for times in _TIMES:
-        more = dataclasses.replace(study, base={**study.base, _ROUNDS: times * rounds})
-        if budget_s >= ENOUGH_BLOCKS * block_seconds(more, arms, _overhead_s()):
-            return more
-    return study
-
-
-_ROUNDS, _TIMES = "rotation.rounds", (4, 3, 2)
 
 
 def _overhead_s() -> dict[str, float]:
@@ -148,13 +127,13 @@ def first_look(plan: Plan) -> int | None:
     return None if plan.rule is None else plan.rule.pilot
 
 
-def in_time_left(plan: Plan, study: Study, left_s: float, trial_s: float | None) -> Extension | None:
+def in_time_left(plan: Plan, study: Study, left_s: float, trial_s: float) -> Extension | None:
     """The blocks that a budget has time for beyond those that were expected to fit, at the pace of those that are done:
     half of them, or the last, so that none of them is cut short; None where there are none, or a rule ends the run.
     """
-    if plan.rule is not None or trial_s is None or any(entry.values for entry in study.arms):
+    if plan.rule is not None or any(entry.values for entry in study.arms):
         return None
-    fit = int(left_s / (trial_s * len(plan.trials) / plan.blocks))
+    fit = int(left_s / (_SLOWER * trial_s * len(plan.trials) / plan.blocks))
     blocks = min(study.blocks, plan.blocks + max(fit // 2, min(fit, 1)))
     more = extension(plan, study, blocks)
     return None if more is None else more.model_copy(update={"by_time": True})

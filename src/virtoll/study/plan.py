@@ -316,7 +316,7 @@ def make_plan(
     block = _grouped(deployments(study, arms), groups)
     deployed = [deployment for group in block for deployment in group]
     _expect_all(arms, deployed)
-    block_s = _seconds(study, deployed, overhead_s)
+    block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in deployed)
     blocks = study.blocks
     if budget_s is not None:
         blocks = min(blocks, int(budget_s / block_s))
@@ -335,15 +335,6 @@ def make_plan(
     seed = study.seed if study.seed is not None else a_seed()
     trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
-
-
-def block_seconds(study: Study, arms: Sequence[Arm], overhead_s: Mapping[str, float]) -> float:
-    """A generous estimate of a block's wall time, where all arms stand together; see `make_plan`."""
-    return _seconds(study, deployments(study, arms), overhead_s)
-
-
-def _seconds(study: Study, deployed: Sequence[Deployment], overhead_s: Mapping[str, float]) -> float:
-    return sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in deployed)
 
 
 def too_many(trials: int) -> str:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -80,7 +79,7 @@ class Known:
 
 @dataclass
 class LabExperiment:
-    """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
+    """Performs trials in one wired lab. ``pending``: those it will be given, in their order; a run may grow.
 
     An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
     it to the others, where no neighbour was at work; whatever else goes wrong ends it, and the next trial deploys anew.
@@ -162,13 +161,13 @@ class LabExperiment:
         with notes.phase("teardown"):
             held.stack.close()
 
-    @cached_property
+    @property
     def _last(self) -> frozenset[str]:
         """The trials that end their deployments."""
         followed = (trial.id for trial, after in pairwise(self.pending) if trial.deployment == after.deployment != "")
         return frozenset({trial.id for trial in self.pending}.difference(followed))
 
-    @cached_property
+    @property
     def _shared(self) -> frozenset[str]:
         """The deployments that are for several trials."""
         counts = Counter(trial.deployment for trial in self.pending if trial.deployment)

@@ -97,6 +97,8 @@ class Disturbance:
             start_ns = end_ns = None
         elif start_ns is None:
             start_ns = self._loose_ns
+        if result.stopped_by == "agent" and result.ended == "told":
+            end_ns = None  # it was at work until then, which is after all windows
         record = NeighbourRecord(
             aggressor=result.aggressor,
             settings=dict(result.settings),
