@@ -6,7 +6,8 @@ whose cgroup2 mount carries no controller that virtoll limits with ("hybrid") co
 On version 2 only groups without children may hold processes, and a group's children have a controller only where its
 ``cgroup.subtree_control`` says so. What virtoll enables on the way down stays enabled: it changes no limit, nor the
 CPUs that somebody keeps to (`virtoll.hosts.affinities`), and taking it away could pull it from under somebody who has
-come to use it.
+come to use it. (Where systemd takes it away, which it does for what none of its units needs, Linux before 6.2 forgets
+those CPUs then: that is after the run, and nobody of ours is there to give them back.)
 """
 
 from __future__ import annotations
