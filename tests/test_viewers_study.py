@@ -82,6 +82,7 @@ def test_a_turn_lasts_as_long_as_its_viewers_take_to_join_and_settle(monkeypatch
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
     monkeypatch.setattr("virtoll.run.groups.meminfo_bytes", lambda *_: 2**40)
     monkeypatch.setattr("virtoll.hosts.open_files.most_open_files", lambda: (2**20, True))  # whatever is allowed here
+    monkeypatch.setattr("virtoll.hosts.open_files._hard", lambda: 2**20)
     turns = STUDY.replace('"SERVICE"', '"nginx"\nconnections = 50000').replace(
         "blocks = 2", 'blocks = 2\ndesign = "rotation"'
     )
