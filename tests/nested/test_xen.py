@@ -2,9 +2,9 @@
 
     .venv/bin/pytest -m slow tests/nested/test_xen.py
 
-takes half an hour, most of it the study. A domain in an emulated computer shows that the driver works; it says nothing
-about what Xen costs. On a busy machine PVH's bulk did not pass in time, so that the whole contract is PV's alone. HVM
-is not tried: its guests need a QEMU in dom0.
+takes eight minutes and more, most of it the study. A domain in an emulated computer shows that the driver works; it
+says nothing about what Xen costs. On a busy machine PVH's bulk did not pass in time, so that the whole contract is PV's
+alone. HVM is not tried: its guests need a QEMU in dom0.
 """
 
 from __future__ import annotations
