@@ -52,3 +52,15 @@ def word(path: Path) -> str | None:
         return path.read_text(encoding="ascii").strip()
     except OSError:
         return None
+
+
+def driver(device: Path) -> str | None:
+    """The name of what drives it; None of a virtual one."""
+    path = device / "device/driver"
+    return path.resolve().name if path.exists() else None
+
+
+def speed_mbit_per_s(device: Path) -> int | None:
+    """None where it is not told (-1, or an error: a virtual machine's device, or one without a link)."""
+    speed = word(device / "speed") or ""
+    return int(speed) if speed.isdecimal() and int(speed) > 0 else None

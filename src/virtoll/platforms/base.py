@@ -194,6 +194,11 @@ class Platform(Part):
         """
 
 
+def expected_overheads_s() -> dict[str, float]:
+    """What a trial takes beside its window, by platform: only for estimates."""
+    return {name: cls.expected_overhead_s for name, cls in platforms().items()}
+
+
 def platforms() -> dict[str, type[Platform]]:
     """All platforms by name."""
     return implementations("virtoll.platforms", Platform)

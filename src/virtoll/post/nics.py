@@ -40,11 +40,10 @@ def nic(host: Host, name: str, root: Path = devices.CLASS) -> Nic:
     if found is None:
         raise HostError(f"there is no network device {name}", where=_OPTION, remedy="`ip link` names them")
     told = devices.told_of(found, root)
-    driver, speed = (None, None) if told is None else (told / "device/driver", devices.word(told / "speed"))
     return Nic(
         name=name,
-        driver=driver.resolve().name if driver is not None and driver.exists() else None,
-        speed_mbit_per_s=int(speed) if speed and speed.isdecimal() else None,  # -1, or an error: a virtual device's
+        driver=None if told is None else devices.driver(told),
+        speed_mbit_per_s=None if told is None else devices.speed_mbit_per_s(told),
         mtu=int(found["mtu"]),
         identity=hashlib.sha256(str(found.get("address")).encode()).hexdigest()[:8],
         offloads=sorted([*_offloads(name), *([LRO] if _with_lro(found, root) else [])]),

@@ -54,8 +54,8 @@ def carried(before: Look, after: Look) -> list[Carried]:
     return [
         Carried(
             device=device.name,
-            speed_mbit_per_s=_speed(device),
-            is_coarse=(device / "device/driver").resolve().name in _COARSE,
+            speed_mbit_per_s=devices.speed_mbit_per_s(device),
+            is_coarse=devices.driver(device) in _COARSE,
             **{f"{way}_bytes": max(0, count - before[device][way]) for way, count in counts.items()},
         )
         for device, counts in after.items()
@@ -163,12 +163,6 @@ def _unknown(stretch: Stretch) -> Iterator[str]:
         for each in found:
             if each.speed_mbit_per_s is None and each.received_bytes + each.sent_bytes > 0:
                 yield f"the speed of {each.device} {end} is not told"
-
-
-def _speed(device: Path) -> int | None:
-    """In Mbit/s; None where it is not told (-1, or an error: a virtual machine's device, or one without a link)."""
-    speed = devices.word(device / "speed") or ""
-    return int(speed) if speed.isdecimal() and int(speed) > 0 else None
 
 
 def _bytes(device: Path, counted: str, frames: str) -> int | None:

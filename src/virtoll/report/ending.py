@@ -94,7 +94,8 @@ def promise(findings: Findings) -> str:
         return _AT_ANY_TIME.format(first=findings.run.plan.extended[0]) + _ABSOLUTE
     if _is_cut_short(findings):
         return _ENDED_EARLY
-    return _BY_TIME if findings.run.plan.is_filled else _FIXED
+    is_such = "is what the budget had time for" if findings.run.plan.is_filled else "was fixed beforehand"
+    return _PLAIN.format(is_such=is_such)
 
 
 def _is_cut_short(findings: Findings) -> bool:
@@ -138,14 +139,9 @@ _AT_ANY_TIME = (
     "is not in these 5: it went by plain intervals, and adds its own. The price is a width of about 1.7 times. A new "
     "run with `--decide` or `--precision` costs less."
 )
-_FIXED = (
-    "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
-    "about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that promise.)"
-)
-_BY_TIME = (
-    "**The number of blocks is what the budget had time for**, and nothing that was found had a say in it: of 100 such "
-    "intervals about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that "
-    "promise.)"
+_PLAIN = (
+    "**The number of blocks {is_such}**, and nothing that was found had a say in it: of 100 such intervals about 95 "
+    "hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that promise.)"
 )
 _ENDED_EARLY = (
     "**The number of blocks was fixed beforehand, and the run has not come to its end.** Where a budget or a fault "

@@ -135,12 +135,12 @@ def _undrawn(findings: Findings, arms: Sequence[Arm], view: View) -> str:
     zeros = dict.fromkeys(
         f"{arm.label} ({where})" if (where := findings.matrix.label(condition, metric.name)) else arm.label
         for metric, condition, _ in view.entries
-        for arm in arms
+        for arm in ([] if view.zeros else arms)
         if (view.sweep is None or condition.get(view.sweep) is not None)
         and (value := findings.matrix.absolute(metric.name, arm, condition)) is not None
         and value.value <= 0
     )
-    missing += [f"Not drawn, for it is 0: {join([*zeros])}."] if zeros and not view.zeros else []
+    missing += [f"Not drawn, for it is 0: {join([*zeros])}."] if zeros else []
     return "".join(f" {words}" for words in dict.fromkeys(filter(None, missing)))
 
 

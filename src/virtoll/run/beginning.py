@@ -13,7 +13,7 @@ from typing import Any
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, Problem, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.platforms.base import platforms
+from virtoll.platforms.base import expected_overheads_s
 from virtoll.record.model import Plan, SkippedArm
 from virtoll.record.told import in_groups
 from virtoll.run.named import available_studies, is_ready_made, text_of
@@ -129,7 +129,7 @@ def _has_quick(text: str) -> bool:
 def _variant(study: Study, file: str, host: LocalHost) -> Variant:
     stage = Stage(study, host)
     arms, skipped = stage.offered(file, tries=False)
-    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    overhead_s = expected_overheads_s()
     plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     return Variant(study, plan, skipped, untried(arms, host))
 

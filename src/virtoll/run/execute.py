@@ -111,7 +111,7 @@ def execute(
     if ends():
         return True
     while True:
-        for asked in in_blocks(directory.pending()):
+        for asked in _in_blocks(directory.pending()):
             now_s = clock()
             pace_s = (now_s - began_s) / done if done else before_s
             if deadline_s is not None and pace_s is not None and now_s + pace_s * len(asked) > deadline_s:
@@ -129,7 +129,7 @@ def execute(
             return True
 
 
-def in_blocks(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:
+def _in_blocks(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:
     """The trials of each block, in the order of blocks and of the plan."""
     blocks = sorted({trial.block for trial in trials})
     return [[trial for trial in trials if trial.block == block] for block in blocks]

@@ -21,7 +21,7 @@ from typing import Any
 from virtoll.errors import StoreError, TrialError
 from virtoll.hosts.interrupts import held_off
 from virtoll.plain import listed, typed
-from virtoll.platforms.base import platforms
+from virtoll.platforms.base import expected_overheads_s
 from virtoll.record.model import Arm, Environment, Plan, PlannedTrial, SkippedArm, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.report.promises import NOTES
@@ -165,7 +165,7 @@ def planned(study: Study, arms: Sequence[Arm], ready: Mapping[str, Ready]) -> Pl
     Where memory divides the arms, it is by the host that has least of it.
     """
     hosts = sorted(ready)
-    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    overhead_s = expected_overheads_s()
     groups = min(ready.values(), key=lambda each: each.free_bytes).groups
     plan = make_plan(dataclasses.replace(study, blocks=study.blocks * len(hosts)), arms, overhead_s, groups=groups)
     trials = [trial.model_copy(update={"host": hosts[(trial.block - 1) % len(hosts)]}) for trial in plan.trials]

@@ -11,7 +11,7 @@ from pathlib import Path
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.instruments.base import instruments
-from virtoll.platforms.base import platforms
+from virtoll.platforms.base import expected_overheads_s
 from virtoll.record.model import Arm, Plan
 from virtoll.run.explaining import explained
 from virtoll.run.named import text_of
@@ -130,6 +130,6 @@ def _crossed(study: Study) -> tuple[Case, ...]:
 
 def plan_of(stage: Stage, arms: Sequence[Arm], request: Request) -> Plan:
     """What would be measured of a study, in its order, with the rule that may end it."""
-    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    overhead_s = expected_overheads_s()
     plan = make_plan(stage.study, arms, overhead_s, budget_s=request.budget_s, groups=stage.groups(arms))
     return with_rule(plan, request.asked)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from virtoll.errors import Problem, StudyError
-from virtoll.platforms.base import platforms
+from virtoll.platforms.base import expected_overheads_s
 from virtoll.record.model import Extension, Plan
 from virtoll.record.rules import FIRST_LOOK, MOST_LOOKS, Decide, Precision
 from virtoll.study.model import Study
@@ -52,10 +52,6 @@ def with_room(study: Study, asked: Asked) -> Study:
     if asked.decide is not None:
         study = dataclasses.replace(study, margin=asked.decide)
     return study
-
-
-def _overhead_s() -> dict[str, float]:
-    return {name: cls.expected_overhead_s for name, cls in platforms().items()}
 
 
 def with_rule(plan: Plan, asked: Asked) -> Plan:
@@ -152,7 +148,7 @@ def extension(plan: Plan, study: Study, blocks: int) -> Extension | None:
     planned = {trial.arm.label for trial in plan.trials}
     arms = [entry.arm for entry in study.arms if entry.arm.label in planned]
     longer = dataclasses.replace(study, blocks=blocks, seed=plan.seed)
-    whole = make_plan(longer, arms, _overhead_s(), groups=plan.groups)
+    whole = make_plan(longer, arms, expected_overheads_s(), groups=plan.groups)
     done = len(plan.trials)
     if whole.trials[:done] != plan.trials:
         what = "its seed gives another order than its plan has: it was planned by another virtoll"
