@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import runpy
 import sys
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -92,11 +93,14 @@ class Mounts:
 
     def __init__(self) -> None:
         self.paths: dict[str, Factory] = {}
+        self.meanwhile: Callable[[], object] = lambda: None  # what happens as a path is about to be added or removed
 
     def add_factory(self, path: str, factory: Factory) -> None:
+        self.meanwhile()
         self.paths[path] = factory
 
     def remove_factory(self, path: str) -> None:
+        self.meanwhile()
         del self.paths[path]
 
 
@@ -169,3 +173,21 @@ def test_a_publisher_that_has_left_leaves_nothing(mounts: Mounts) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_who_comes_as_another_leaves_is_watched(mounts: Mounts) -> None:
+    """Each client has a thread of its own. The path was taken away after the new one had it, for good."""
+    first, second = published(mounts), list[Media]()
+    thread = threading.Thread(target=lambda: second.append(published(mounts)))
+
+    def meanwhile() -> None:
+        mounts.meanwhile = lambda: None
+        thread.start()
+        thread.join(0.2)  # it waits for its turn, or has had it by then
+
+    mounts.meanwhile = meanwhile
+    first.tell("unprepared")
+    thread.join()
+    viewers = mounts.paths["/film"].make()
+    second[0].bring()
+    assert viewers.elements["video"].given == ["push-sample"]

@@ -9,6 +9,7 @@ pipeline for all who watch it, again and again; or published: there while somebo
 
 import resource
 import sys
+import threading
 from pathlib import Path
 
 import gi
@@ -101,11 +102,12 @@ class Track:
 
 class Relay:
     """What is published under a name, and watched by it for as long as somebody does: who publishes last is the one,
-    and when that one leaves, who did before.
+    and when that one leaves, who did before. Each client has a thread: one may come in the middle of another's leaving.
     """
 
     def __init__(self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str) -> None:
         self._mounts, self._pool, self._path = mounts, pool, f"/{name}"
+        self._turn = threading.Lock()  # whoever changes who publishes, and with it whether there is something to watch
         self._recorded: list[dict[str, Gst.Element]] = []  # by track, of all who publish
         self._sources: dict[str, Gst.Element] = {}  # by track, of the one pipeline for all who watch; empty: nobody
         factory = factory_of(_RECORDED, pool, shared=False)
@@ -126,21 +128,24 @@ class Relay:
         for name, sink in sinks.items():
             sink.set_property("emit-signals", True)
             sink.connect("new-sample", self._hand, name)
-        self._recorded.append(sinks)
-        if len(self._recorded) == 1:  # else those who watch go on
-            factory = factory_of(_LIVE, self._pool, shared=True)
-            factory.connect("media-configure", self._watch)
-            self._mounts.add_factory(self._path, factory)
+        with self._turn:
+            self._recorded.append(sinks)
+            if len(self._recorded) == 1:  # else those who watch go on
+                factory = factory_of(_LIVE, self._pool, shared=True)
+                factory.connect("media-configure", self._watch)
+                self._mounts.add_factory(self._path, factory)
 
     def _end(self, _media: GstRtspServer.RTSPMedia, sinks: dict[str, Gst.Element]) -> None:
         """Where nobody publishes any more, whoever watches is told so."""
-        if sinks not in self._recorded:
-            return
-        self._recorded.remove(sinks)
-        if self._recorded:
-            return
-        self._mounts.remove_factory(self._path)
-        for source in self._sources.values():
+        with self._turn:
+            if sinks not in self._recorded:
+                return
+            self._recorded.remove(sinks)
+            if self._recorded:
+                return
+            self._mounts.remove_factory(self._path)
+            sources = list(self._sources.values())
+        for source in sources:
             source.emit("end-of-stream")
 
     def _watch(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
