@@ -7,10 +7,9 @@ from pathlib import Path
 
 from virtoll.hosts.base import Host
 from virtoll.images import go
-from virtoll.images.base import GoProgram
+from virtoll.images.base import GO, GoProgram
 
 _HERE = Path(__file__).parent / "pion"
-_GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
 _SHA256 = "ddceeb522373320fa4f69efa715c2f1e456668f6c8c82eb0e53fc4c55b81dab9"
 
 
@@ -19,7 +18,7 @@ def program() -> GoProgram:
     modules, sums, source = (
         _HERE.joinpath(name).read_text(encoding="utf-8") for name in ("go.mod", "go.sum", "main.go")
     )
-    return GoProgram(".", "pion-client", *_GO, modules, sums, _SHA256, source)
+    return GoProgram(".", "pion-client", *GO, modules, sums, _SHA256, source)
 
 
 def built(host: Host, progress: Callable[[str], None]) -> Path:

@@ -18,6 +18,7 @@ LONG = frozenset(
         # Containers that differ from another platform's in their settings alone, and what takes their place in tests.
         *("platforms_containers[docker-unconfined]", "platforms_containers[lxc-lxcfs]"),
         *("platforms_containers[oci-crun-users]", "platforms_containers[openvz-profile]"),
+        "platforms_containers[gvisor-systrap]",
         *("platforms_containers[podman-runc-users]", "platform_openvz_deployed", "platform_proxmox_ct_deployed"),
         "arms_apart::test_only_who_publishes_ports_has_rules_and_tracks_connections",
         # Each container in each network mode: `networks` has the modes.

@@ -31,7 +31,7 @@ from virtoll.platforms import dockerd
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
-from virtoll.platforms.gvisor import Gvisor
+from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.lxc import Lxc, LxcSettings, base_cgroups
 from virtoll.platforms.native import Native
 from virtoll.platforms.nspawn import Nspawn
@@ -53,6 +53,7 @@ PLATFORMS: dict[str, Platform] = {
     "oci-runc": Oci(),
     "oci-crun-users": Oci(OciSettings(runtime="crun", user_namespace=True)),
     "gvisor": Gvisor(),
+    "gvisor-systrap": Gvisor(GvisorSettings(system_calls="systrap", runsc="built")),
     "podman": Podman(),
     "podman-runc-users": Podman(PodmanSettings(runtime="runc", seccomp="unconfined", user_namespace=True)),
 }

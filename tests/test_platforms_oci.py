@@ -443,6 +443,48 @@ def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatc
     assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))
 
 
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ("exit 0", ""),
+        ("echo first >&2; echo cannot create a vCPU >&2; exit 128", "it ended with code 128: cannot create a vCPU"),
+        ("setsid sleep 3609 & sleep 3609", "it had not ended after 1 s"),
+    ],
+)
+def test_whether_the_sentry_runs_under_this_kvm_is_tried(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: str, told: str
+) -> None:
+    """By a stand-in of runsc; whatever it has started ends with the trial, in a session of its own too."""
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    stub = tmp_path / "runsc"
+    stub.write_text(f"#!/bin/sh\necho $$ $TMPDIR >{tmp_path}/ran\nexec >/dev/null\n: {tmp_path}\n{runs}\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    problem = gvisor.trial_problem(host, "runsc", limit_s=60 if told.startswith("it ended") or not told else 1)
+    assert (tmp_path / "ran").read_text().split()[1].startswith(str(tmp_path / "state/runsc-"))
+    assert (problem.what if problem else "").endswith(told)
+    assert list((tmp_path / "state").glob("runsc-*")) == []
+    assert problem is None or 'system_calls = "ptrace"' in problem.remedy
+
+
+def test_what_only_a_trial_shows_of_a_sentry_under_kvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Problem("it hangs", "here", "-")
+    monkeypatch.setattr(gvisor, "trial_problem", lambda _host, _runsc: tried)
+    assert Gvisor().try_out(LocalHost()) == []
+    assert Gvisor().untried(LocalHost()) == ""
+    under_kvm = Gvisor(GvisorSettings(system_calls="kvm"))
+    assert under_kvm.try_out(LocalHost()) == [tried]
+    assert under_kvm.untried(LocalHost()) == "whether the Sentry runs under this KVM"
+
+
+def test_a_sentry_under_kvm_needs_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gvisor, "device_problem", lambda _host: Problem("there is no /dev/kvm", "here", "modprobe it"))
+    told = Gvisor(GvisorSettings(system_calls="kvm")).check(LocalHost())
+    assert Problem("there is no /dev/kvm", "here", 'modprobe it; or set system_calls = "ptrace"') in told
+    assert not any("kvm" in problem.what for problem in Gvisor().check(LocalHost()))
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

@@ -365,7 +365,7 @@ def test_the_type_is_all_that_differs() -> None:
     assert [(a, b) for a, b in zip(pv, pvh, strict=True) if a != b] == [('type = "pv"', 'type = "pvh"')]
     hvm = xen_double.settings(configuration(replace(PV, type="hvm")))
     assert hvm["vif"] == ["mac=02:76:74:00:03:10,type=vif,script=/s/i/vif"]
-    assert (hvm["nographic"], hvm["vnc"]) == (1, 0)
+    assert (hvm["nographic"], hvm["vnc"], hvm["vga"]) == (1, 0, "none"), "a screen's memory would be the guest's"
 
 
 @given(st.text())

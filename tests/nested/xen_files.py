@@ -16,7 +16,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.images.cached import cached
 
-_WANTED = ("xen-hypervisor-4.17-amd64", "xen-utils-4.17", "xenstore-utils")
+_WANTED = ("xen-hypervisor-4.17-amd64", "xen-utils-4.17", "xenstore-utils", "qemu-system-xen")
 # Seen with QEMU 7.2: with SMAP dom0 dies at its first return to user space; with RDTSCP, which TCG's AMD-V has no
 # decoder for, a PVH guest stands still. While a domain ran, dom0's Python died of a wild pointer, and once computed a
 # wrong time: Xen hands the FPU over when it is used first, unless it is told to do so at once, and AVX makes it larger.

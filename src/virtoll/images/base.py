@@ -64,6 +64,10 @@ class Jar:
         return f"{JARS}/{self.file}"
 
 
+# The Go that programs are built with: its version, and its digest as a module.
+GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")
+
+
 @dataclass(frozen=True)
 class GoProgram:
     """A program to be built from Go modules, and what it must be (`virtoll.images.go`)."""

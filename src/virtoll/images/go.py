@@ -48,13 +48,14 @@ def laid(host: Host, programs: Sequence[GoProgram], progress: Callable[[str], No
 
     HostError: they cannot be built, or are not what was locked.
     """
-    return {program.inside: _built(host, program, progress) for program in programs}
+    return {program.inside: built(host, program, progress) for program in programs}
 
 
-def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> Path:
+def built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> Path:
+    """The program's file (`place`), built where it is missing. HostError as `laid`."""
     entry = _entry(program)
     try:
-        path = cached(entry, lambda place: _build(host, program, place, progress)) / program.name
+        path = cached(entry, lambda entry: _build(host, program, entry, progress)) / program.name
     except OSError as error:
         raise HostError(
             f"{program.name} cannot be written: {error.strerror}",
@@ -65,18 +66,23 @@ def _built(host: Host, program: GoProgram, progress: Callable[[str], None]) -> P
     return path
 
 
+def place(program: GoProgram) -> Path:
+    """Where it lies once it has been built."""
+    return _entry(program) / program.name
+
+
 def _entry(program: GoProgram) -> Path:
     """By all that it is made of, too: where that was changed and what must come of it was not, a build would tell."""
     digest = hashlib.sha256(json.dumps(asdict(program), sort_keys=True).encode()).hexdigest()
     return cache_directory() / "programs" / f"{program.name}-{digest[:12]}"
 
 
-def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str], None]) -> None:
+def _build(host: Host, program: GoProgram, entry: Path, progress: Callable[[str], None]) -> None:
     if platform.machine() != "x86_64":
         raise HostError(f"{program.name} is built for x86-64 only, this is {platform.machine()}", where=host.where)
     tools = rootfs.build(host, "go", PACKAGES, progress)
     progress(f"building {program.name} from Go modules (once; some minutes)")
-    workshop = Workshop(place / "workshop")
+    workshop = Workshop(entry / "workshop")
     source = workshop.bench / "program"
     source.mkdir()
     (source / "go.mod").write_text(program.modules, encoding="utf-8")
@@ -89,7 +95,7 @@ def _build(host: Host, program: GoProgram, place: Path, progress: Callable[[str]
         said = workshop.do(host, tools, script, _BUILD_S)
     except CommandError as error:
         raise _unbuilt(host, program, error.problem.what) from error
-    kept = place / program.name
+    kept = entry / program.name
     if not workshop.take(f"program/{program.name}", kept, 0o755):
         raise _unbuilt(host, program, said)
     told = "nothing was kept of it; something between here and there changes modules: a proxy?"

@@ -18,24 +18,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from virtoll.errors import Problem
+from virtoll.errors import CommandError, HostError, Problem
 from virtoll.features import UNKNOWN, Features, partly, yes
 from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.ledger import scratch
 from virtoll.hosts.programs import Stamp, stamp
-from virtoll.images.base import Image
+from virtoll.images import go
+from virtoll.images.base import GO, GoProgram, Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, veth
 from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.booted import silent
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.platforms.under_kvm import TRIAL_LIMIT_S, device_problem
 from virtoll.study.limits import Limits
 
 _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
@@ -43,17 +48,24 @@ _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
 COVERED = ("/proc/sys/net",)
 # What stands on the host for each process inside: the Sentry's threads, and traced stubs (seen: 482 for 63 idle ones).
 HOSTS_TASKS_EACH = 8
+_SHA256 = "896d4b0a742508aaf411edcff3d5ba0ff396f6387c95347feb1cd2ba97fafb38"
 _DOCS = "gvisor.dev/docs/"
-_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set system_calls = "ptrace"'
+_USE_PTRACE = 'set system_calls = "ptrace"'
+_BUILD_ONE = f'set runsc = "built", or {_USE_PTRACE}'
+# Whoever ends this ends all that runsc has started: the Sentry has a session of its own.
+_APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass(frozen=True)
 class GvisorSettings:
     """``system_calls``: how the Sentry is told of them; runsc calls it its platform. *systrap* (seccomp) is gVisor's
-    default since 2023; *ptrace* was it before, and is what Debian 12's runsc has.
+    default since 2023; *ptrace* was it before, and is what Debian 12's runsc has; *kvm* needs a /dev/kvm under which
+    the Sentry runs, which is tried before a run begins. ``runsc``: the one that is *installed*; or one of 2026, *built*
+    from Go modules of locked versions (once, in some minutes).
     """
 
-    system_calls: Literal["ptrace", "systrap"] = "ptrace"
+    system_calls: Literal["ptrace", "systrap", "kvm"] = "ptrace"
+    runsc: Literal["installed", "built"] = "installed"
 
 
 class Gvisor(Platform):
@@ -77,20 +89,50 @@ class Gvisor(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        problems = containers_need(host, ("runsc", "runsc"))
-        if not any("runsc" in problem.what for problem in problems):
+        is_built, wanted = self.settings.runsc == "built", self.settings.system_calls
+        problems = containers_need(host, *(() if is_built else (("runsc", "runsc"),)))
+        if not is_built and not any("runsc" in problem.what for problem in problems):
             offered = platforms_offered(host.run(["runsc", "help", "platforms"], check=False).text)
-            if self.settings.system_calls not in offered:
-                what = f"this runsc has no platform {self.settings.system_calls}, but {', '.join(offered) or 'none'}"
+            if wanted not in offered:
+                what = f"this runsc has no platform {wanted}, but {', '.join(offered) or 'none'}"
                 problems.append(Problem(what, host.where, _BUILD_ONE))
+        if wanted == "kvm" and (problem := device_problem(host)):
+            problems.append(replace(problem, remedy=f"{problem.remedy}; or {_USE_PTRACE}"))
         return problems
 
-    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
-        """Nothing: the image's directory is the form it takes."""
+    def untried(self, host: Host) -> str:  # noqa: ARG002
+        """See `Platform.untried`."""
+        if self.settings.system_calls == "kvm":
+            return "whether the Sentry runs under this KVM"
+        is_there = self.settings.runsc == "installed" or go.place(program()).exists()
+        return "" if is_there else "whether a runsc can be built"
+
+    def try_out(self, host: Host) -> list[Problem]:
+        """Whether runsc can be built, and a program runs under KVM: where that is made for special guests only, or is
+        nested, the Sentry hangs.
+        """
+        try:
+            self._make(host, silent)
+        except HostError as error:
+            return [error.problem]
+        problem = trial_problem(host, self._runsc) if self.settings.system_calls == "kvm" else None
+        return [problem] if problem else []
+
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:  # noqa: ARG002
+        """runsc, where it is to be built. The image's directory is the form it takes."""
+        self._make(host, progress)
+
+    def _make(self, host: Host, progress: Callable[[str], None]) -> None:
+        if self.settings.runsc == "built":
+            go.built(host, program(), progress)
+
+    @property
+    def _runsc(self) -> str:
+        return str(go.place(program())) if self.settings.runsc == "built" else "runsc"
 
     def versions(self, host: Host) -> dict[str, str]:
         """runsc's."""
-        return {"runsc": bundle.version(host, "runsc")}
+        return {"runsc": _module() if self.settings.runsc == "built" else bundle.version(host, "runsc")}
 
     @contextmanager
     def deploy(
@@ -141,12 +183,46 @@ class Gvisor(Platform):
         argv = [
             "unshare",
             "--net",
-            "runsc",
+            self._runsc,
             f"--root={directory / 'runtime'}",
             f"--platform={self.settings.system_calls}",
         ]
-        argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null", *on_its_disk(host)]
+        argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null", *on_its_disk(host, self._runsc)]
         return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
+
+
+def program() -> GoProgram:
+    """The runsc that is built."""
+    here = files("virtoll.platforms")
+    modules, sums = ((here / f"runsc.{kind}").read_text(encoding="utf-8") for kind in ("mod", "sum"))
+    return GoProgram("gvisor.dev/gvisor/runsc", "runsc", *GO, modules, sums, _SHA256)
+
+
+def _module() -> str:
+    """Of what version of gVisor it is."""
+    (line,) = (line for line in program().modules.splitlines() if "gvisor.dev/gvisor " in line)
+    return f"built of {line.partition('//')[0].strip()}"
+
+
+def trial_problem(host: Host, runsc: str, limit_s: float = TRIAL_LIMIT_S) -> Problem | None:
+    """Run a program that does nothing under KVM, and tell why that did not work."""
+    with scratch(host, "runsc") as directory:
+        argv = [*_APART, "env", f"TMPDIR={directory}", runsc, f"--root={directory}", "--platform=kvm"]
+        argv += ["--network=none", "--ignore-cgroups", "do", "true"]
+        try:
+            done = host.run(argv, timeout_s=limit_s, check=False)
+        except CommandError:
+            ending = f"it had not ended after {limit_s:g} s"
+        else:
+            if done.returncode == 0:
+                return None
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            ending = ": ".join([f"it ended with code {done.returncode}", *said])
+    return Problem(
+        f"/dev/kvm is there, but runsc runs nothing under it: {ending[:400]}",
+        host.where,
+        f"this KVM cannot run gVisor's kernel (nested, or built for special guests only): {_USE_PTRACE}",
+    )
 
 
 def platforms_offered(told: str) -> list[str]:
@@ -154,26 +230,26 @@ def platforms_offered(told: str) -> list[str]:
     return sorted(set(re.findall(r"\b(?:kvm|ptrace|systrap)\b", told)))
 
 
-_flags: dict[Stamp | None, str] = {}  # what each program tells of them
+_flags: dict[tuple[str, Stamp | None], str] = {}  # what each program tells of them
 
 
 def platform_by_itself(host: Host) -> str:
-    """The way of taking system calls that this runsc has where it is told none; "" where it does not say."""
-    found = re.search(r"^ *-platform string\n.*\(default \"?(\w{1,30})\"?\)$", _flags_told(host), re.MULTILINE)
+    """The way of taking system calls that the installed runsc has where it is told none; "" where it does not say."""
+    found = re.search(r"^ *-platform string\n.*\(default \"?(\w{1,30})\"?\)$", _flags_told(host, "runsc"), re.MULTILINE)
     return found[1] if found else ""
 
 
-def on_its_disk(host: Host) -> list[str]:
+def on_its_disk(host: Host, runsc: str = "runsc") -> list[str]:
     """What has files lie on the instance's disk, as on all platforms. A runsc of 2023 or later keeps what is written in
     memory by itself, from where no sync takes it anywhere (gvisor.dev/docs/user_guide/filesystem, Overlay).
     """
-    return ["--overlay2=none"] if re.search(r"^ *-overlay2\b", _flags_told(host), re.MULTILINE) else []
+    return ["--overlay2=none"] if re.search(r"^ *-overlay2\b", _flags_told(host, runsc), re.MULTILINE) else []
 
 
-def _flags_told(host: Host) -> str:
-    key = stamp("runsc")
+def _flags_told(host: Host, runsc: str) -> str:
+    key = (runsc, stamp(runsc))
     if key not in _flags:
-        done = host.run(["runsc", "flags"], check=False)
+        done = host.run([runsc, "flags"], check=False)
         _flags[key] = (done.stdout + done.stderr).decode(errors="replace")
     return _flags[key]
 

@@ -87,7 +87,7 @@ class Xen(Booted):
     guest_type: ClassVar[Type]
     kinds: ClassVar[tuple[Kind, ...]] = ("vif",)
     devices: ClassVar[Devices] = XEN
-    caveat: ClassVar[str] = f"tried on a double of Xen's tools alone; {_NOT_LIVE}"
+    caveat: ClassVar[str] = f"kept the contract on Xen 4.17 in an emulated computer; {_NOT_LIVE}"
     expected_overhead_s: ClassVar[float] = 15.0
     overhead_bytes: ClassVar[int] = 64 * _MIB
     Settings: ClassVar[type[Any]] = XenSettings
@@ -222,7 +222,6 @@ class XenPv(Xen):
     name = "xen-pv"
     summary = "Xen's paravirtualization, as the papers of its time measured it: no CPU extensions"
     guest_type: ClassVar[Type] = "pv"
-    caveat: ClassVar[str] = f"kept the contract on Xen 4.17 in an emulated computer; {_NOT_LIVE}"
     features: ClassVar[Features] = {
         **DOMAIN,
         "other-systems": partly("those that were ported", "wiki.xenproject.org, HVM"),
@@ -237,7 +236,6 @@ class XenPvh(Xen):
     name = "xen-pvh"
     summary = "Xen's type for today's Linux guests: VT-x or AMD-V, and no emulated devices"
     guest_type: ClassVar[Type] = "pvh"
-    caveat: ClassVar[str] = f"booted and answered on Xen 4.17 in an emulated computer; {_NOT_LIVE}"
     features: ClassVar[Features] = {
         **DOMAIN,
         "other-systems": partly("those that know its way to boot", "xenbits.xen.org/docs/unstable/misc/pvh.html"),

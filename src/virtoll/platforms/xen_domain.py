@@ -15,8 +15,9 @@ Type = Literal["pv", "pvh", "hvm"]
 KERNEL_ARGUMENTS = ("console=hvc0", "quiet", "panic=-1", "cryptomgr.notests")
 # A domain that has ended stays until it is destroyed: its console still holds what it said last.
 _ENDINGS = ("on_poweroff", "on_reboot", "on_watchdog", "on_crash")
-# HVM: no screen, and Xen's own network device alone, without an emulated one beside it.
-_HVM = ("nographic = 1", "vnc = 0", "sdl = 0", "xen_platform_pci = 1")
+# HVM: no screen and no memory for one (it is taken from the guest's own), and Xen's own network device alone, without
+# an emulated one beside it.
+_HVM = ('vga = "none"', "nographic = 1", "vnc = 0", "sdl = 0", "xen_platform_pci = 1")
 _MIB = 1024**2
 
 # Called by libxl in place of Xen's own script: the device is wired by the platform, which knows the lab.

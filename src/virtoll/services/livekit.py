@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
-from virtoll.images.base import GoProgram, Wanted
+from virtoll.images.base import GO, GoProgram, Wanted
 from virtoll.networks.base import Attachment
 from virtoll.offers import Content, LiveKitRoom, Offer, Port
 from virtoll.platforms.base import Instance
@@ -33,7 +33,6 @@ _API = "/twirp/livekit.RoomService"
 _READY_S, _DAY_S = 60.0, 86_400
 _EXPIRES_S = 4_102_444_800  # 2100: nobody's clock is asked
 _PACKAGE = "github.com/livekit/livekit-server/cmd/server"
-_GO = ("1.26.8", "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=")  # and its digest as a module
 _SHA256 = "70b4554cb9ab072e23306d1e136059aef213f203e55f1128fb23b961a422ceab"
 
 
@@ -147,7 +146,7 @@ class LiveKit(Service):
 def program() -> GoProgram:
     """The server."""
     modules, sums = ((_HERE / f"livekit.{kind}").read_text(encoding="utf-8") for kind in ("mod", "sum"))
-    return GoProgram(_PACKAGE, "livekit-server", *_GO, modules, sums, _SHA256)
+    return GoProgram(_PACKAGE, "livekit-server", *GO, modules, sums, _SHA256)
 
 
 def token(offer: LiveKitRoom, grants: Mapping[str, Any]) -> str:
