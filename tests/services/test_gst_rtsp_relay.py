@@ -191,3 +191,15 @@ def test_who_comes_as_another_leaves_is_watched(mounts: Mounts) -> None:
     viewers = mounts.paths["/film"].make()
     second[0].bring()
     assert viewers.elements["video"].given == ["push-sample"]
+
+
+def test_who_began_to_watch_too_late_takes_nothing_of_who_publishes_next(mounts: Mounts) -> None:
+    first = published(mounts)
+    late = mounts.paths["/film"]
+    first.tell("unprepared")
+    second = published(mounts)
+    viewers = mounts.paths["/film"].make()
+    too_late = late.make()
+    second.bring()
+    assert too_late.elements["video"].given == ["end-of-stream"]
+    assert viewers.elements["video"].given == ["push-sample"]

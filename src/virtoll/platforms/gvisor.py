@@ -15,10 +15,12 @@ Kubernetes has it: what the Sentry needs is taken from the instance's own CPUs a
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -91,6 +93,8 @@ class Gvisor(Platform):
         """See `Platform.check`."""
         is_built, wanted = self.settings.runsc == "built", self.settings.system_calls
         problems = containers_need(host, *(() if is_built else (("runsc", "runsc"),)))
+        if is_built and platform.machine() != "x86_64":
+            problems.append(Problem(f"runsc is built for x86-64 only, this is {platform.machine()}", host.where))
         if not is_built and not any("runsc" in problem.what for problem in problems):
             offered = platforms_offered(host.run(["runsc", "help", "platforms"], check=False).text)
             if wanted not in offered:
@@ -104,8 +108,14 @@ class Gvisor(Platform):
         """See `Platform.untried`."""
         if self.settings.system_calls == "kvm":
             return "whether the Sentry runs under this KVM"
-        is_there = self.settings.runsc == "installed" or go.place(program()).exists()
-        return "" if is_there else "whether a runsc can be built"
+        return "" if self._is_there() else "whether a runsc can be built"
+
+    def announced(self) -> str:
+        """What is fetched, and takes minutes."""
+        return "" if self._is_there() else f"runsc is {_module()}, whose modules are fetched: once, some minutes"
+
+    def _is_there(self) -> bool:
+        return self.settings.runsc == "installed" or go.place(program()).exists()
 
     def try_out(self, host: Host) -> list[Problem]:
         """Whether runsc can be built, and a program runs under KVM: where that is made for special guests only, or is
@@ -113,6 +123,7 @@ class Gvisor(Platform):
         """
         try:
             self._make(host, silent)
+            bundle.version(host, self._runsc)  # where nothing may be executed, it is refused
         except HostError as error:
             return [error.problem]
         problem = trial_problem(host, self._runsc) if self.settings.system_calls == "kvm" else None
@@ -127,12 +138,19 @@ class Gvisor(Platform):
             go.built(host, program(), progress)
 
     @property
+    def _accelerator(self) -> str:
+        """As `is_under_kvm` asks: nobody counts for the Sentry how often it leaves its CPUs for the host."""
+        return "kvm, by runsc" if self.settings.system_calls == "kvm" else self.settings.system_calls
+
+    @property
     def _runsc(self) -> str:
         return str(go.place(program())) if self.settings.runsc == "built" else "runsc"
 
     def versions(self, host: Host) -> dict[str, str]:
-        """runsc's."""
-        return {"runsc": _module() if self.settings.runsc == "built" else bundle.version(host, "runsc")}
+        """runsc's: of one that is installed and of one that is built, a run may have both."""
+        if self.settings.runsc == "built":
+            return {"runsc (built)": f"{_module()} by Go {GO[0]}"}
+        return {"runsc": bundle.version(host, "runsc")}
 
     @contextmanager
     def deploy(
@@ -164,7 +182,7 @@ class Gvisor(Platform):
                 limits=limits,
                 facts={
                     "runtime": self.versions(host),
-                    "accelerator": self.settings.system_calls,
+                    "accelerator": self._accelerator,
                     "command": argv,
                     "bundle": told,
                     "disk_limit": DISK_LIMIT,
@@ -191,6 +209,7 @@ class Gvisor(Platform):
         return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
 
 
+@cache
 def program() -> GoProgram:
     """The runsc that is built."""
     here = files("virtoll.platforms")

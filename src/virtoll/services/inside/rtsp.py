@@ -107,6 +107,7 @@ class Relay:
 
     def __init__(self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str) -> None:
         self._mounts, self._pool, self._path = mounts, pool, f"/{name}"
+        self._watched: GstRtspServer.RTSPMediaFactory | None = None  # what makes that pipeline, while there is one
         self._turn = threading.Lock()  # whoever changes who publishes, and with it whether there is something to watch
         self._recorded: list[dict[str, Gst.Element]] = []  # by track, of all who publish
         self._sources: dict[str, Gst.Element] = {}  # by track, of the one pipeline for all who watch; empty: nobody
@@ -133,6 +134,7 @@ class Relay:
             if len(self._recorded) == 1:  # else those who watch go on
                 factory = factory_of(_LIVE, self._pool, shared=True)
                 factory.connect("media-configure", self._watch)
+                self._watched = factory
                 self._mounts.add_factory(self._path, factory)
 
     def _end(self, _media: GstRtspServer.RTSPMedia, sinks: dict[str, Gst.Element]) -> None:
@@ -144,18 +146,26 @@ class Relay:
             if self._recorded:
                 return
             self._mounts.remove_factory(self._path)
+            self._watched = None
             sources = list(self._sources.values())
         for source in sources:
             source.emit("end-of-stream")
 
-    def _watch(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
+    def _watch(self, factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
+        """A pipeline for all who watch. One that comes too late, as all who published have left, ends at once."""
         media.set_rate_control(False)  # it comes at its own pace, and is sent on as it comes
         sources = {name: media.get_element().get_by_name(name) for name in _TRACKS}
         for source in sources.values():
             source.set_property("max-bytes", 0)
             source.set_property("max-time", _KEPT_NS)
             Gst.util_set_object_arg(source, "leaky-type", "downstream")
-        self._sources = sources
+        with self._turn:
+            is_there = factory is self._watched
+            if is_there:
+                self._sources = sources
+        if not is_there:
+            for source in sources.values():
+                source.emit("end-of-stream")
         media.connect("unprepared", lambda _media: self._leave(sources))
 
     def _leave(self, sources: dict[str, Gst.Element]) -> None:
