@@ -164,4 +164,4 @@ def test_its_program_runs_with_what_its_image_has() -> None:
             else []
         )
     }
-    assert names == {"gi", "pathlib", "resource", "sys"}
+    assert names == {"gi", "pathlib", "resource", "sys", "threading"}
